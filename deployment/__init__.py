@@ -1,1 +1,1 @@
-"""The only layer that knows the environment: settings, embedded services, migrations, the command line, and the wiring of it all."""
+"""The only layer that knows the environment: settings, embedded services, migrations, the command line, the wiring."""
