@@ -1,0 +1,1 @@
+"""The admission aggregate: its commands and events (`messages`) and its decisions (`aggregate`)."""

@@ -1,0 +1,1 @@
+"""The checkpoints aggregate: its commands and events (`messages`) and its decisions (`aggregate`)."""

@@ -1,0 +1,1 @@
+"""The leases aggregate: its commands and events (`messages`) and its decisions (`aggregate`)."""

@@ -1,0 +1,286 @@
+"""A run: from asked for to ended, exactly one way.
+
+What must stay true: `run_revision` counts state changes; a run ends once; results are published at most once per output and
+only together with SUCCEEDED; cancellation is honoured at borders and loses to a publication. The table below is the whole life
+of a run; `decide` chooses the events, `evolve` folds them. A crash leaves the run in the state of its last event, where a
+process manager finds it.
+"""
+
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Final, TypeAlias
+
+import msgspec
+
+from domain.errors import (
+    AttemptsExhaustedError,
+    DeadlineExceededError,
+    IllegalTransitionError,
+    RunFinishedError,
+    StaleFenceError,
+)
+from domain.events import Event
+from domain.runs.messages import (
+    CancelRun,
+    FailRun,
+    PublishResults,
+    RequestCancellation,
+    RequestRun,
+    RequeueReason,
+    RequeueRun,
+    ResultPublished,
+    ResultRef,
+    RunCancellationRequested,
+    RunCancelled,
+    RunError,
+    RunFailed,
+    RunHandedOff,
+    RunRequested,
+    RunRequeued,
+    RunSpec,
+    RunStarted,
+    RunSucceeded,
+    StartRun,
+)
+from domain.transitions import TransitionTable
+
+ATTEMPTS_MAX: Final = 5
+"""Attempts that may end in a fault of the infrastructure or a crash; then the run ends FAILED."""
+
+REQUEUE_DELAY_SECONDS: Final = (0.5, 2.0, 8.0, 30.0)
+"""Seconds to wait after the first, second, … counted failure."""
+
+ERRORS_MAX: Final = 16
+"""Errors that a run remembers in its state; attempts are bounded, so this is a backstop."""
+
+
+class RunState(Enum):
+    """Where a run stands."""
+
+    ABSENT = "ABSENT"
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+RUN_TRANSITIONS: Final = TransitionTable[RunState](
+    "run",
+    {
+        (RunState.ABSENT, RunRequested): RunState.QUEUED,
+        (RunState.QUEUED, RunStarted): RunState.RUNNING,
+        (RunState.QUEUED, RunCancelled): RunState.CANCELLED,
+        (RunState.QUEUED, RunFailed): RunState.FAILED,
+        (RunState.RUNNING, RunCancellationRequested): RunState.RUNNING,
+        (RunState.RUNNING, RunHandedOff): RunState.RUNNING,
+        (RunState.RUNNING, ResultPublished): RunState.RUNNING,
+        (RunState.RUNNING, RunSucceeded): RunState.SUCCEEDED,
+        (RunState.RUNNING, RunFailed): RunState.FAILED,
+        (RunState.RUNNING, RunCancelled): RunState.CANCELLED,
+        (RunState.RUNNING, RunRequeued): RunState.QUEUED,
+    },
+)
+
+FINISHED: Final = frozenset(RUN_TRANSITIONS.final_states())
+_CHANGES_STATE: Final = frozenset(t for (s, t), after in RUN_TRANSITIONS.rows.items() if after is not s) | {
+    RunHandedOff
+}
+
+RunCommand: TypeAlias = RequestRun | StartRun | RequestCancellation | CancelRun | RequeueRun | FailRun | PublishResults
+
+
+class Run(msgspec.Struct, frozen=True):
+    """State of a run. `failures` counts what counts towards `ATTEMPTS_MAX`; `token` is the last executing owner's."""
+
+    run_id: str
+    state: RunState = RunState.ABSENT
+    run_revision: int = 0
+    principal: str = ""
+    spec: RunSpec | None = None
+    body_hash: str = ""
+    sweep_id: str | None = None
+    attempts: int = 0
+    failures: int = 0
+    token: int = 0
+    owner: str = ""
+    cancellation_requested: bool = False
+    errors: tuple[RunError, ...] = ()
+    results: tuple[ResultRef, ...] = ()
+    requested_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended."""
+        return self.state in FINISHED
+
+    @property
+    def deadline_at(self) -> datetime | None:
+        """The instant past which the run ends FAILED; None before it was requested."""
+        if self.requested_at is None or self.spec is None:
+            return None
+        return self.requested_at + timedelta(seconds=self.spec.deadline_seconds)
+
+
+def decide(run: Run, command: RunCommand, now: datetime) -> tuple[Event, ...]:
+    """The events of the command at `now` (the database's clock).
+
+    Raises `RunFinishedError` for what needs a run that hasn't ended, `StaleFenceError` for a token that isn't the current
+    one, `IllegalTransitionError` for the rest of what the table doesn't allow.
+    """
+    if isinstance(command, RequestRun):
+        return _checked(run, _requested(command))
+    if run.state is RunState.ABSENT:
+        raise IllegalTransitionError(
+            f"there is no run {run.run_id}", at=run.run_id, expected="a run that was requested"
+        )
+    if isinstance(command, StartRun):
+        return _checked(run, *_start(run, command, now))
+    if run.finished:
+        raise RunFinishedError(f"the run has ended: {run.state.name}", at=run.run_id, state=run.state.name)
+    if isinstance(command, RequestCancellation):
+        return _checked(run, *_request_cancellation(run, command))
+    _check_token(run, command.token)
+    if isinstance(command, CancelRun):
+        return _checked(run, RunCancelled(run_id=run.run_id, token=command.token))
+    if isinstance(command, RequeueRun):
+        return _checked(run, _requeue(run, command, now))
+    if isinstance(command, FailRun):
+        return _checked(run, RunFailed(run_id=run.run_id, error=command.error, token=command.token))
+    return _checked(run, *_publish(run, command, now))
+
+
+def evolve(run: Run, event: Event, recorded_at: datetime) -> Run:
+    """The run after an event that was recorded at `recorded_at`."""
+    state = RUN_TRANSITIONS.next_state(run.state, type(event))
+    revision = run.run_revision + (type(event) in _CHANGES_STATE and run.state is not RunState.ABSENT)
+    after = msgspec.structs.replace(run, state=state, run_revision=revision)
+    if state in FINISHED:
+        after = msgspec.structs.replace(after, finished_at=recorded_at)
+    match event:
+        case RunRequested():
+            return msgspec.structs.replace(
+                after,
+                principal=event.principal,
+                spec=event.spec,
+                body_hash=event.body_hash,
+                sweep_id=event.sweep_id,
+                requested_at=recorded_at,
+            )
+        case RunStarted():
+            return msgspec.structs.replace(
+                after, attempts=event.attempt, token=event.token, owner=event.owner, started_at=recorded_at
+            )
+        case RunHandedOff():
+            return msgspec.structs.replace(after, token=event.token, owner=event.owner)
+        case RunCancellationRequested():
+            return msgspec.structs.replace(after, cancellation_requested=True)
+        case RunRequeued():
+            failures = run.failures + event.reason.counts
+            return msgspec.structs.replace(after, failures=failures, errors=_remember(run, event.error))
+        case RunFailed():
+            return msgspec.structs.replace(after, errors=_remember(run, event.error))
+        case ResultPublished():
+            return msgspec.structs.replace(after, results=(*run.results, event.result))
+    return after
+
+
+def requeue_delay_seconds(failures_before: int) -> float:
+    """Seconds to wait before trying again after the next counted failure."""
+    return REQUEUE_DELAY_SECONDS[min(failures_before, len(REQUEUE_DELAY_SECONDS) - 1)]
+
+
+def _requested(command: RequestRun) -> Event:
+    return RunRequested(
+        run_id=command.run_id,
+        principal=command.principal,
+        spec=command.spec,
+        body_hash=command.body_hash,
+        sweep_id=command.sweep_id,
+    )
+
+
+def _start(run: Run, command: StartRun, now: datetime) -> tuple[Event, ...]:
+    """Start, unless the deadline has passed or a cancellation is due: then the run ends without being executed."""
+    if run.state is RunState.QUEUED and _is_late(run, now):
+        return (_failed_late(run, 0),)
+    if run.state is RunState.QUEUED and run.cancellation_requested:
+        return (RunCancelled(run_id=run.run_id),)
+    return (RunStarted(run_id=run.run_id, owner=command.owner, token=command.token, attempt=run.attempts + 1),)
+
+
+def _request_cancellation(run: Run, command: RequestCancellation) -> tuple[Event, ...]:
+    if run.state is RunState.QUEUED:
+        return (RunCancelled(run_id=run.run_id),)
+    if run.cancellation_requested:
+        return ()
+    return (RunCancellationRequested(run_id=run.run_id, principal=command.principal),)
+
+
+def _requeue(run: Run, command: RequeueRun, now: datetime) -> Event:
+    """Back to the queue; or the end, if that was asked for, is late, or was tried too often."""
+    if run.cancellation_requested:
+        return RunCancelled(run_id=run.run_id, token=command.token)
+    if _is_late(run, now):
+        return _failed_late(run, command.token)
+    if command.reason.counts and run.failures + 1 >= ATTEMPTS_MAX:
+        return RunFailed(run_id=run.run_id, error=_exhausted(run, command), token=command.token)
+    counts = command.reason is RequeueReason.INFRASTRUCTURE
+    return RunRequeued(
+        run_id=run.run_id,
+        token=command.token,
+        reason=command.reason,
+        delay_seconds=requeue_delay_seconds(run.failures) if counts else 0.0,
+        error=command.error,
+    )
+
+
+def _publish(run: Run, command: PublishResults, now: datetime) -> tuple[Event, ...]:
+    """Publish if absent. This is the last border: a cancellation or a deadline that came before it still wins."""
+    if run.cancellation_requested:
+        return (RunCancelled(run_id=run.run_id, token=command.token),)
+    if _is_late(run, now):
+        return (_failed_late(run, command.token),)
+    published = {result.output for result in run.results}
+    fresh = [result for result in command.results if result.output not in published]
+    return (
+        *(ResultPublished(run_id=run.run_id, token=command.token, result=result) for result in fresh),
+        RunSucceeded(run_id=run.run_id, token=command.token),
+    )
+
+
+def _is_late(run: Run, now: datetime) -> bool:
+    return run.deadline_at is not None and now >= run.deadline_at
+
+
+def _failed_late(run: Run, token: int) -> Event:
+    seconds = run.spec.deadline_seconds if run.spec else 0
+    message = f"the run did not end within {seconds} seconds of its admission"
+    error = RunError(code=DeadlineExceededError.code, message=message, attempt=run.attempts)
+    return RunFailed(run_id=run.run_id, error=error, token=token)
+
+
+def _exhausted(run: Run, command: RequeueRun) -> RunError:
+    last = f"; the last error: {command.error.code}: {command.error.message}" if command.error else "; its worker died"
+    message = f"{run.failures + 1} attempts failed{last}"
+    return RunError(code=AttemptsExhaustedError.code, message=message, attempt=run.attempts)
+
+
+def _remember(run: Run, error: RunError | None) -> tuple[RunError, ...]:
+    return run.errors if error is None else (*run.errors, error)[-ERRORS_MAX:]
+
+
+def _check_token(run: Run, token: int) -> None:
+    executing = run.token if run.state is RunState.RUNNING else 0
+    if token != executing:
+        raise StaleFenceError(f"token {token} is not executing the run; {executing} is", at=run.run_id, token=executing)
+
+
+def _checked(run: Run, *events: Event) -> tuple[Event, ...]:
+    """The events, after the table has agreed to each in turn."""
+    state = run.state
+    for event in events:
+        state = RUN_TRANSITIONS.next_state(state, type(event))
+    return events

@@ -1,0 +1,1 @@
+"""Leases: the inline guard row and the read model of who holds what."""

@@ -1,0 +1,1 @@
+"""The outbox: the ordered queue of work, generic in kind and key."""

@@ -1,0 +1,1 @@
+"""The read model of publications: which artifact each output of each run is."""

@@ -1,0 +1,111 @@
+"""Content-addressed storage in a local directory.
+
+A blob is stored under its address: written to a temporary name beside its place, flushed to disk, then renamed; so a crash
+leaves either the whole blob or a temporary file that nobody reads (`sweep_temporary` removes old ones). Reading verifies the
+hash. What must stay true: whoever holds an address that `put` returned can read those bytes for ever or gets a typed error,
+never other bytes.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from domain.canonical import address, is_address
+from domain.errors import BlobCorruptError, BlobMissingError, InfrastructureError
+
+BLOB_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes of one blob; larger things are stored as a manifest of chunks."""
+
+_TEMPORARY: Final = ".incoming-"
+
+
+class DirectoryBlobStore:
+    """Blobs as files `aa/bb/<hex>` below `folder`, which is created if need be."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def put(self, data: bytes) -> str:
+        """Store the bytes durably; returns their address. Heals a copy that is there but corrupt."""
+        if len(data) > BLOB_BYTES_MAX:
+            raise InfrastructureError(f"a blob of {len(data)} bytes", expected=f"at most {BLOB_BYTES_MAX} bytes")
+        name = address(data)
+        path = self._path(name)
+        if not _holds(path, data):
+            self._write(path, data)
+        return name
+
+    def get(self, name: str) -> bytes:
+        """The bytes stored under the address, verified against it."""
+        path = self._path(name)
+        try:
+            data = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            raise BlobMissingError("no blob is stored under this address", at=name, expected="a stored blob") from None
+        except OSError as error:
+            raise InfrastructureError(f"the blob cannot be read: {error.strerror}", at=name) from error
+        if address(data) != name:
+            raise BlobCorruptError("the stored bytes do not hash to their address", at=name, expected=name)
+        return data
+
+    def has(self, name: str) -> bool:
+        """Whether a file is stored under the address; its content is not verified."""
+        return self._path(name).is_file()
+
+    def _path(self, name: str) -> Path:
+        if not is_address(name):
+            raise BlobMissingError(
+                f"{name[:80]!r} is not a content address", at="address", expected="sha256: and 64 hex digits"
+            )
+        digest = name.removeprefix("sha256:")
+        return self._folder / digest[:2] / digest[2:4] / digest
+
+    def _write(self, path: Path, data: bytes) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(temporary, path)
+            except BaseException:
+                Path(temporary).unlink(missing_ok=True)
+                raise
+            _flush_folder(path.parent)
+        except OSError as error:
+            raise InfrastructureError(f"the blob cannot be written: {error.strerror}", at=str(path)) from error
+
+
+def sweep_temporary(folder: Path, older_than: float) -> int:
+    """Remove temporary files last changed before `older_than` (seconds since the epoch); returns how many."""
+    swept = 0
+    for path in folder.glob(f"*/*/{_TEMPORARY}*"):
+        try:
+            if path.stat().st_mtime < older_than:
+                path.unlink()
+                swept += 1
+        except FileNotFoundError:
+            continue
+    return swept
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    """Whether the file is there with just these bytes; anything else is written again."""
+    try:
+        return path.stat().st_size == len(data) and path.read_bytes() == data
+    except OSError:
+        return False
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make the new name itself survive a power cut; the parent folders may be new too."""
+    for place in (folder, folder.parent, folder.parent.parent):
+        descriptor = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
