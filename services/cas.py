@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from domain.canonical import address, is_address
-from domain.errors import BlobCorruptError, BlobMissingError, InfrastructureError
+from domain.errors import BlobCorruptError, BlobMissingError, BodyTooLargeError, InfrastructureError
 
 BLOB_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes of one blob; larger things are stored as a manifest of chunks."""
@@ -30,7 +30,7 @@ class DirectoryBlobStore:
     def put(self, data: bytes) -> str:
         """Store the bytes durably; returns their address. Heals a copy that is there but corrupt."""
         if len(data) > BLOB_BYTES_MAX:
-            raise InfrastructureError(f"a blob of {len(data)} bytes", expected=f"at most {BLOB_BYTES_MAX} bytes")
+            raise BodyTooLargeError(f"a blob of {len(data)} bytes", at="blob", expected=f"at most {BLOB_BYTES_MAX} bytes")
         name = address(data)
         path = self._path(name)
         if not _holds(path, data):

@@ -1,0 +1,134 @@
+"""What every blob store must do; each implementation is one more parameter of the `store` fixture."""
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from domain.canonical import address
+from domain.errors import BlobCorruptError, BlobMissingError
+from services.cas import BLOB_BYTES_MAX, DirectoryBlobStore, sweep_temporary
+from services.ports import BlobStore
+
+ABSENT = "sha256:" + "0" * 64
+
+
+@pytest.fixture(params=["directory"])
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> BlobStore:
+    """A fresh, empty store of each kind."""
+    return {"directory": DirectoryBlobStore}[request.param](tmp_path / "cas")
+
+
+@pytest.fixture
+def damage(tmp_path: Path) -> Callable[[str, bytes], None]:
+    """Change the stored bytes of an address behind the store's back."""
+
+    def change(name: str, data: bytes) -> None:
+        (path,) = (tmp_path / "cas").rglob(name.removeprefix("sha256:"))
+        path.write_bytes(data)
+
+    return change
+
+
+@pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 5000])
+def test_what_was_put_is_read_back_under_its_address(store: BlobStore, data: bytes) -> None:
+    """The address is the hash of the bytes; storing them again changes nothing."""
+    name = store.put(data)
+    assert name == address(data)
+    assert store.put(data) == name
+    assert store.get(name) == data
+    assert store.has(name)
+
+
+def test_a_missing_blob_is_a_typed_error_with_its_address(store: BlobStore) -> None:
+    """Never an empty answer, never another error."""
+    assert not store.has(ABSENT)
+    with pytest.raises(BlobMissingError) as missing:
+        store.get(ABSENT)
+    assert missing.value.at == ABSENT
+
+
+@pytest.mark.parametrize("name", ["", "sha256:", "sha256:../../etc/passwd", "sha256:" + "A" * 64, ABSENT + "\n", "md5:" + "0" * 64])
+def test_what_is_no_address_is_no_path(store: BlobStore, name: str) -> None:
+    """Nothing outside the store can be named."""
+    for ask in (store.get, store.has):
+        with pytest.raises(BlobMissingError):
+            ask(name)
+
+
+@pytest.mark.parametrize("bad", [b"", b"abd", b"abcd"])
+def test_a_corrupt_blob_is_never_returned_and_is_healed_by_a_put(
+    store: BlobStore, damage: Callable[[str, bytes], None], bad: bytes
+) -> None:
+    """One flipped byte, a truncated file, an appended byte."""
+    name = store.put(b"abc")
+    damage(name, bad)
+    with pytest.raises(BlobCorruptError) as corrupt:
+        store.get(name)
+    assert corrupt.value.at == name
+    assert store.put(b"abc") == name
+    assert store.get(name) == b"abc"
+
+
+def test_many_writers_of_one_blob_never_show_a_part_of_it(store: BlobStore) -> None:
+    """Readers see nothing or the whole, while writers race."""
+    data = os.urandom(300_000)
+    name, failures = address(data), []
+
+    def read() -> None:
+        for _ in range(200):
+            try:
+                assert store.get(name) == data
+            except BlobMissingError:
+                continue
+            except Exception as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    threads += [threading.Thread(target=store.put, args=(data,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert store.get(name) == data
+
+
+def test_a_put_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error between writing and renaming leaves neither the blob nor a temporary file."""
+    store = DirectoryBlobStore(tmp_path)
+
+    def no_rename(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", no_rename)
+    with pytest.raises(Exception, match="No space left"):
+        store.put(b"abc")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not store.has(address(b"abc"))
+
+
+def test_what_a_killed_writer_left_is_swept_by_age(tmp_path: Path) -> None:
+    """A temporary file of a dead process is not a blob, and goes once it is old."""
+    store = DirectoryBlobStore(tmp_path)
+    name = store.put(b"abc")
+    (path,) = [path for path in tmp_path.rglob("*") if path.is_file()]
+    leftover = path.parent / ".incoming-dead"
+    leftover.write_bytes(b"ab")
+    assert sweep_temporary(tmp_path, older_than=leftover.stat().st_mtime - 1) == 0
+    assert sweep_temporary(tmp_path, older_than=leftover.stat().st_mtime + 1) == 1
+    assert store.get(name) == b"abc"
+
+
+def test_a_blob_has_a_largest_size(tmp_path: Path) -> None:
+    """One byte more than the limit is refused before anything is written."""
+
+    class Huge(bytes):
+        """Bytes that say they are larger than they are, so that the test need not hold 256 MiB."""
+
+        def __len__(self) -> int:
+            return BLOB_BYTES_MAX + 1
+
+    with pytest.raises(Exception, match="at most"):
+        DirectoryBlobStore(tmp_path).put(Huge())

@@ -1,0 +1,83 @@
+"""Events are for ever: one stored sample of each topic is decoded by every later version of the code."""
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+import domain
+import msgspec
+import pytest
+from domain.canonical import canonical, parse
+from domain.errors import UndecodableEventError, UnknownTopicError
+from domain.events import Event, decode, encode, registered, topics, upcasts
+
+SAMPLES = Path(__file__).parents[3] / "fixtures" / "events"
+
+for module in pkgutil.walk_packages(domain.__path__, "domain."):
+    importlib.import_module(module.name)
+
+TOPICS = [topic for topic in topics() if not topic.startswith("test.")]
+
+
+def test_every_topic_has_a_sample_and_every_sample_a_topic() -> None:
+    """A topic without a sample could change unseen; a sample without a topic was lost."""
+    assert sorted(path.name.removesuffix(".json") for path in SAMPLES.glob("*.json")) == TOPICS
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_stored_sample_is_read_today_and_written_the_same(topic: str) -> None:
+    """What was stored is decoded, and if it is of the present version, encodes to the very same bytes."""
+    stored = (SAMPLES / f"{topic}.json").read_bytes().rstrip(b"\n")
+    assert canonical(parse(stored)) == stored
+    event = decode(topic, stored)
+    if event.topic == topic:
+        assert encode(event) == stored
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_document_that_does_not_fit_is_refused_by_name(topic: str) -> None:
+    """An unknown field, a missing one, a wrong type: never turned into a default."""
+    stored = parse((SAMPLES / f"{topic}.json").read_bytes())
+    first = next(iter(stored))
+    for bad in ({**stored, "surprise": 1}, {**stored, first: [{}]}, [stored], {}):
+        with pytest.raises(UndecodableEventError) as refused:
+            decode(topic, canonical(bad))
+        assert refused.value.at == topic
+    with pytest.raises(UndecodableEventError):
+        decode(topic, b"{")
+
+
+def test_an_unknown_topic_is_an_error_and_never_skipped() -> None:
+    """A log written by newer code stops an older reader with the topic's name."""
+    with pytest.raises(UnknownTopicError) as refused:
+        decode("run.teleported.v1", b"{}")
+    assert refused.value.at == "run.teleported.v1"
+
+
+def test_old_versions_are_upcast_on_every_read_through_all_steps() -> None:
+    """v1 → v2 → v3; a topic taken twice is refused at import."""
+
+    @registered
+    class Measured(Event, frozen=True, kw_only=True):
+        topic = "test.measured.v3"
+        metres: float
+        unit: str
+
+    @upcasts("test.measured.v1", "test.measured.v2")
+    def centimetres_to_metres(document: dict[str, float]) -> dict[str, float]:
+        return {"metres": document["centimetres"] / 100}
+
+    @upcasts("test.measured.v2", "test.measured.v3")
+    def name_the_unit(document: dict[str, object]) -> dict[str, object]:
+        return {**document, "unit": "m"}
+
+    assert decode("test.measured.v1", b'{"centimetres":250}') == Measured(metres=2.5, unit="m")
+    assert decode("test.measured.v2", b'{"metres":2.5}') == Measured(metres=2.5, unit="m")
+    assert isinstance(msgspec.to_builtins(Measured(metres=1.0, unit="m")), dict)
+    with pytest.raises(UndecodableEventError):
+        decode("test.measured.v2", b'{"feet":2.5}')
+    for again in ("test.measured.v1", "test.measured.v3"):
+        with pytest.raises(ValueError, match="twice"):
+            upcasts(again, "test.measured.v9")(centimetres_to_metres)
+    with pytest.raises(ValueError, match="twice"):
+        registered(Measured)
