@@ -77,6 +77,41 @@ class BodyTooLargeError(InputError):
     status = 413
 
 
+class BodyTimeoutError(InputError):
+    """A request body did not arrive whole within the time allowed."""
+
+    code = "BODY_TIMEOUT"
+    status = 408
+
+
+class MediaTypeUnsupportedError(InputError):
+    """A request body is of another media type or content encoding than the operation reads."""
+
+    code = "MEDIA_TYPE_UNSUPPORTED"
+    status = 415
+
+
+class NotAcceptableError(InputError):
+    """None of the media types that the caller accepts can be given."""
+
+    code = "NOT_ACCEPTABLE"
+    status = 406
+
+
+class MethodNotAllowedError(InputError):
+    """The resource exists but has no such method."""
+
+    code = "METHOD_NOT_ALLOWED"
+    status = 405
+
+
+class ArtifactMismatchError(InputError):
+    """The bytes sent do not hash to the address that they were sent to."""
+
+    code = "ARTIFACT_MISMATCH"
+    status = 422
+
+
 class NameInvalidError(InputError):
     """A name made by a user is empty, too long, not NFC, or has control characters."""
 
