@@ -13,6 +13,7 @@ import importlib.util
 import json
 import os
 import pwd
+import re
 import select
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
@@ -33,11 +35,14 @@ CONNECTIONS_MAX: Final = 100
 SOCKET_PATH_BYTES_MAX: Final = 103
 """The longest path of a Unix socket that every system takes (Linux 107, macOS 103)."""
 
-REPLY_SECONDS_MAX: Final = embedded_supervisor.START_SECONDS_MAX + embedded_supervisor.LOCK_SECONDS_MAX + 60.0
-"""How long the supervisor may take over one request; its own limits are shorter, so this means that it hangs."""
+REPLY_SECONDS_MARGIN: Final = 60.0
+"""How much longer than all its own limits together the supervisor may take over one request; beyond, it hangs."""
 
 UNPRIVILEGED_ACCOUNTS: Final = ("nobody", "postgres", "daemon")
 """The first of these that exists runs the server for an owner who is root, whom PostgreSQL refuses."""
+
+_PLAIN_PATH: Final = re.compile(r"[A-Za-z0-9/._-]+")
+"""Paths that mean themselves in a connection URL and in the server's list of socket folders."""
 
 StopMode = Literal["smart", "fast", "immediate"]
 
@@ -56,6 +61,23 @@ _SETTINGS: Final = {
 }
 
 
+@dataclass(frozen=True)
+class Limits:
+    """How long, in seconds, each wait may take."""
+
+    start_seconds: float = 60.0
+    """A start, crash recovery included, before it counts as failed."""
+    lock_seconds: float = 20.0
+    """Waiting for the folder's previous owner to finish its stop, before the start is refused."""
+    stop_seconds: float = 10.0
+    """Each step of a stop: as asked, then immediate, then kill."""
+
+    @property
+    def reply_seconds(self) -> float:
+        """The longest that one request may take."""
+        return self.start_seconds + self.lock_seconds + 6 * self.stop_seconds + REPLY_SECONDS_MARGIN
+
+
 class EmbeddedPostgresError(InfrastructureError):
     """The embedded PostgreSQL could not be started or stopped; the text ends with what its log says."""
 
@@ -70,11 +92,14 @@ class EmbeddedPostgres:
     makes this object must stay alive as long as the server is wanted. Raises `EmbeddedPostgresError`.
     """
 
-    def __init__(self, folder: Path | str | None = None, *, connections_max: int = CONNECTIONS_MAX) -> None:
+    def __init__(
+        self, folder: Path | str | None = None, *, connections_max: int = CONNECTIONS_MAX, limits: Limits | None = None
+    ) -> None:
         self.temporary = folder is None
         self.folder = Path(tempfile.mkdtemp(prefix="finaz-pg-")) if folder is None else Path(folder)
         self.folder = self.folder.resolve()
         self.connections_max = connections_max
+        self.limits = limits or Limits()
         self.pid: int | None = None
         """The process id of the server's first process; None while it doesn't run as far as the last request told."""
         self._sockets: Path | None = None
@@ -142,7 +167,7 @@ class EmbeddedPostgres:
         assert supervisor.stdout is not None
         supervisor.stdin.close()
         try:
-            supervisor.wait(REPLY_SECONDS_MAX)
+            supervisor.wait(self.limits.reply_seconds)
         except subprocess.TimeoutExpired:
             supervisor.kill()
             supervisor.wait()
@@ -179,7 +204,7 @@ class EmbeddedPostgres:
         except BrokenPipeError:
             raise self._died(supervisor) from None
         answer = b""
-        deadline = time.monotonic() + REPLY_SECONDS_MAX
+        deadline = time.monotonic() + self.limits.reply_seconds
         while not answer.endswith(b"\n"):
             ready, _, _ = select.select([supervisor.stdout], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
@@ -207,6 +232,7 @@ class EmbeddedPostgres:
             "owner_name": pwd.getpwuid(os.geteuid()).pw_name,
             "settings": {**_SETTINGS, "max_connections": str(self.connections_max)},
             "remove": self.temporary,
+            "limits": asdict(self.limits),
             "owner": os.getpid(),
         }
         command = [sys.executable, "-I", "-S", embedded_supervisor.__file__, json.dumps(plan)]
@@ -216,10 +242,11 @@ class EmbeddedPostgres:
             )
 
     def _socket_folder(self) -> Path:
-        """Where the socket stands: in the folder if the path is short enough, else in a temporary folder of its own."""
+        """Where the socket stands: in the folder if its path is short and plain, else in a temporary folder of its own."""
         if self._sockets is None:
             inside = self.folder / "socket"
-            if len(os.fsencode(inside / ".s.PGSQL.5432")) <= SOCKET_PATH_BYTES_MAX and " " not in str(inside):
+            short = len(os.fsencode(inside / ".s.PGSQL.5432")) <= SOCKET_PATH_BYTES_MAX
+            if short and _PLAIN_PATH.fullmatch(str(inside)):
                 self._sockets = inside
             else:
                 self._sockets = Path(tempfile.mkdtemp(prefix="finaz-pg-", dir="/tmp"))

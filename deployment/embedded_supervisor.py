@@ -4,7 +4,7 @@ It runs as a script of its own (`python -I -S embedded_supervisor.py '{...}'`), 
 that forking is safe and the kernel's parent-death signal means what it says. Requests are lines of JSON on standard input, each
 answered by one line on standard output. End of input means that the owner is gone, however it went.
 
-What must stay true: the server never outlives its owner by more than the stop limits below; a folder has one supervisor (a lock
+What must stay true: the server never outlives its owner by more than the stop limits; a folder has one supervisor (a lock
 that dies with the process); a data folder is either whole or absent. A crash half-way leaves: of the owner, nothing (the server
 is stopped, a temporary folder removed); of this process, a server that the kernel tells to stop and, if it still runs at the next
 start, that start stops; of the server, a stale `postmaster.pid` that the next start clears; of `initdb`, a folder `data.new` that
@@ -25,12 +25,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-START_SECONDS_MAX: Final = 60.0
-"""How long a start (crash recovery included) may take before it counts as failed."""
-LOCK_SECONDS_MAX: Final = 20.0
-"""How long a start waits for the previous supervisor of the folder to finish its stop."""
-STOP_SECONDS_MAX: Final = 10.0
-"""How long each step of a stop may take: as asked, then immediate, then kill."""
 POLL_SECONDS: Final = 0.005
 OWNER_POLL_SECONDS: Final = 1.0
 """How often the owner's process id is looked at; end of input tells sooner, unless a forked child holds the pipe open."""
@@ -61,6 +55,9 @@ class Supervisor:
         self.owner_name: str = plan["owner_name"]
         self.settings: dict[str, str] = plan["settings"]
         self.removes: bool = plan["remove"]
+        self.start_seconds: float = plan["limits"]["start_seconds"]
+        self.lock_seconds: float = plan["limits"]["lock_seconds"]
+        self.stop_seconds: float = plan["limits"]["stop_seconds"]
         self.pid: int | None = None
         self.lock: int | None = None
 
@@ -69,7 +66,7 @@ class Supervisor:
     def start(self, _: dict[str, Any]) -> dict[str, Any]:
         """Start the server and wait until it accepts connections; a running one stays as it is."""
         if not self.is_running():
-            deadline = time.monotonic() + START_SECONDS_MAX
+            deadline = time.monotonic() + self.start_seconds
             self._take_lock()
             self._initialise()
             self._clear_predecessor()
@@ -124,7 +121,7 @@ class Supervisor:
                 return False
             return True
 
-        if not self._wait_for(taken, LOCK_SECONDS_MAX):
+        if not self._wait_for(taken, self.lock_seconds):
             holder = os.read(lock, 64).decode("ascii", "replace").strip()
             os.close(lock)
             raise RefusedError(f"the folder {self.folder} is in use by the supervisor with process id {holder}")
@@ -164,7 +161,7 @@ class Supervisor:
                 os.kill(pid, number)
             except ProcessLookupError:
                 break
-            self._wait_for(lambda: not self._is_our_server(pid), STOP_SECONDS_MAX)
+            self._wait_for(lambda: not self._is_our_server(pid), self.stop_seconds)
         # A process that merely has the same number (after a reboot, in a restarted container) must not block the start.
         record.unlink(missing_ok=True)
 
@@ -204,7 +201,7 @@ class Supervisor:
         said = self._log_since(mark)
         if SHARED_MEMORY_IN_USE in said and time.monotonic() < deadline:
             return False
-        why = "ended while starting" if in_time else f"did not accept connections within {START_SECONDS_MAX} seconds"
+        why = "ended while starting" if in_time else f"did not accept connections within {self.start_seconds} seconds"
         raise RefusedError(f"the server in {self.folder} {why}:\n{said}")
 
     # ---------------------------------------------------------------- processes, folders, the log
@@ -214,7 +211,7 @@ class Supervisor:
         if self.is_running():
             assert self.pid is not None
             os.kill(self.pid, number)
-            self._wait_for(lambda: not self.is_running(), STOP_SECONDS_MAX)
+            self._wait_for(lambda: not self.is_running(), self.stop_seconds)
 
     def _spawn(self, arguments: list[str]) -> int:
         """Fork and execute a program of the server's, under its account, its output going to the log."""
