@@ -1,0 +1,34 @@
+"""Logs for the tests: the one in memory and the real one, behind one face."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+from services.ports import EventLog
+
+from tests.support.memory_log import MemoryLog
+
+
+class LogUnderTest:
+    """A log and a way to let its clock pass."""
+
+    def __init__(self, log: EventLog) -> None:
+        self.log = log
+
+    async def let_pass(self, seconds: float) -> None:
+        """Return when the log's clock has moved on by so much."""
+        if isinstance(self.log, MemoryLog):
+            self.log.advance(seconds)
+            return
+        until = await asyncio.to_thread(self.log.now) + timedelta(seconds=seconds)
+        while await asyncio.to_thread(self.log.now) < until:
+            await asyncio.sleep(0.005)
+
+
+async def log_under_test(request: pytest.FixtureRequest) -> AsyncIterator[LogUnderTest]:
+    """A fresh, empty log of the kind that the parameter names."""
+    if request.param == "memory":
+        yield LogUnderTest(MemoryLog())
+        return
+    pytest.skip("the real log is being written")
