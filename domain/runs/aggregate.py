@@ -22,6 +22,7 @@ from domain.errors import (
 from domain.events import Event
 from domain.runs.messages import (
     CancelRun,
+    EndIfDue,
     FailRun,
     PublishResults,
     RequestCancellation,
@@ -87,7 +88,9 @@ _CHANGES_STATE: Final = frozenset(t for (s, t), after in RUN_TRANSITIONS.rows.it
     RunHandedOff
 }
 
-RunCommand: TypeAlias = RequestRun | StartRun | RequestCancellation | CancelRun | RequeueRun | FailRun | PublishResults
+RunCommand: TypeAlias = (
+    RequestRun | StartRun | RequestCancellation | CancelRun | EndIfDue | RequeueRun | FailRun | PublishResults
+)
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -145,6 +148,8 @@ def decide(run: Run, command: RunCommand, now: datetime) -> tuple[Event, ...]:
     _check_token(run, command.token)
     if isinstance(command, CancelRun):
         return _checked(run, RunCancelled(run_id=run.run_id, token=command.token))
+    if isinstance(command, EndIfDue):
+        return _checked(run, *_due(run, command.token, now))
     if isinstance(command, RequeueRun):
         return _checked(run, _requeue(run, command, now))
     if isinstance(command, FailRun):
@@ -204,11 +209,8 @@ def _requested(command: RequestRun) -> Event:
 
 def _start(run: Run, command: StartRun, now: datetime) -> tuple[Event, ...]:
     """Start, unless the deadline has passed or a cancellation is due: then the run ends without being executed."""
-    if run.state is RunState.QUEUED and _is_late(run, now):
-        return (_failed_late(run, 0),)
-    if run.state is RunState.QUEUED and run.cancellation_requested:
-        return (RunCancelled(run_id=run.run_id),)
-    return (RunStarted(run_id=run.run_id, owner=command.owner, token=command.token, attempt=run.attempts + 1),)
+    due = _due(run, 0, now) if run.state is RunState.QUEUED else ()
+    return due or (RunStarted(run_id=run.run_id, owner=command.owner, token=command.token, attempt=run.attempts + 1),)
 
 
 def _request_cancellation(run: Run, command: RequestCancellation) -> tuple[Event, ...]:
@@ -221,10 +223,9 @@ def _request_cancellation(run: Run, command: RequestCancellation) -> tuple[Event
 
 def _requeue(run: Run, command: RequeueRun, now: datetime) -> Event:
     """Back to the queue; or the end, if that was asked for, is late, or was tried too often."""
-    if run.cancellation_requested:
-        return RunCancelled(run_id=run.run_id, token=command.token)
-    if _is_late(run, now):
-        return _failed_late(run, command.token)
+    due = _due(run, command.token, now)
+    if due:
+        return due[0]
     if command.reason.counts and run.failures + 1 >= ATTEMPTS_MAX:
         return RunFailed(run_id=run.run_id, error=_exhausted(run, command), token=command.token)
     counts = command.reason is RequeueReason.INFRASTRUCTURE
@@ -239,16 +240,24 @@ def _requeue(run: Run, command: RequeueRun, now: datetime) -> Event:
 
 def _publish(run: Run, command: PublishResults, now: datetime) -> tuple[Event, ...]:
     """Publish if absent. This is the last border: a cancellation or a deadline that came before it still wins."""
-    if run.cancellation_requested:
-        return (RunCancelled(run_id=run.run_id, token=command.token),)
-    if _is_late(run, now):
-        return (_failed_late(run, command.token),)
+    due = _due(run, command.token, now)
+    if due:
+        return due
     published = {result.output for result in run.results}
     fresh = [result for result in command.results if result.output not in published]
     return (
         *(ResultPublished(run_id=run.run_id, token=command.token, result=result) for result in fresh),
         RunSucceeded(run_id=run.run_id, token=command.token),
     )
+
+
+def _due(run: Run, token: int, now: datetime) -> tuple[Event, ...]:
+    """The end that a border brings: cancelled if that was asked for, failed if the deadline has passed, else nothing."""
+    if run.cancellation_requested:
+        return (RunCancelled(run_id=run.run_id, token=token),)
+    if _is_late(run, now):
+        return (_failed_late(run, token),)
+    return ()
 
 
 def _is_late(run: Run, now: datetime) -> bool:

@@ -105,6 +105,12 @@ class CancelRun(msgspec.Struct, frozen=True):
     token: int
 
 
+class EndIfDue(msgspec.Struct, frozen=True):
+    """Reach a border between stages: end the run if a cancellation was asked for or its deadline has passed."""
+
+    token: int
+
+
 class RequeueRun(msgspec.Struct, frozen=True, kw_only=True):
     """Put a running run back into the queue; a limit of attempts may turn this into its end."""
 

@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
+
 from domain.errors import LeaseHeldError, PositionConflictError, StaleFenceError, VersionConflictError
 from domain.events import Event, Metadata
 from domain.leases.messages import LeaseGranted, LeaseReleased, LeaseRenewed
 from domain.runs.messages import RunCancellationRequested, RunStarted
 from services.ports import Append, Fence, Guard, NewEvent, Tracking, Vacant
-
 from tests.support.logs import LogUnderTest, log_under_test
 
 RESOURCE = "run_" + "a" * 64

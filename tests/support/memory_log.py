@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+
 from domain.errors import LeaseHeldError, PositionConflictError, StaleFenceError, VersionConflictError
 from domain.events import Recorded, decode, encode
 from projections.leases.guard import guard_change

@@ -1,0 +1,182 @@
+"""Runs as their owners see them: look at one, ask that it stop, read its history.
+
+What must stay true: everything here folds the run's own stream, so an answer is never behind what it decides about; a run of
+another principal is not found unless the caller operates. A cancellation is one append under the version that was read: a
+worker that started or published in between wins the race and the decision is made again. A crash leaves the append or nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Final
+from uuid import UUID, uuid4
+
+import msgspec
+
+from domain.errors import RunNotFoundError, VersionConflictError
+from domain.events import Metadata, Recorded
+from domain.identity import RUN_ID, lease_stream, run_stream
+from domain.runs.aggregate import Run, RunState, decide, evolve
+from domain.runs.messages import Mode, RequestCancellation, ResultPublished, ResultRef, RunError
+from services import effects
+from services.ports import Append, EventLog, NewEvent, StreamsRead
+
+CONFLICT_RETRIES_MAX: Final = 8
+"""Times that a decision is made again because its stream had moved on; a run has fewer events than that in a busy second."""
+
+
+class PublishedResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One published output: the reference, whose it is, and under which token it became visible, when."""
+
+    run_id: str
+    output: str
+    artifact: str
+    values_hash: str
+    rows: int
+    schema: str
+    flow: str
+    inputs: tuple[str, ...]
+    fence_token: int
+    published_at: datetime
+
+
+class RunView(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a client sees of one run. `position` is that of the run's last event: wait for it to read your write."""
+
+    run_id: str
+    state: RunState
+    run_revision: int
+    principal: str
+    mode: Mode
+    flow: str
+    flow_name: str
+    snapshot: str
+    as_of: datetime
+    tags: tuple[str, ...]
+    priority: int
+    deadline_at: datetime
+    attempts: int
+    errors: tuple[RunError, ...]
+    results: tuple[PublishedResult, ...]
+    token: int
+    sweep_id: str | None
+    cancellation_requested: bool
+    requested_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    position: int
+
+
+def fold_run(run_id: str, events: Sequence[Recorded]) -> Run:
+    """The state of the run after its events (none: `ABSENT`)."""
+    run = Run(run_id)
+    for recorded in events:
+        run = evolve(run, recorded.event, recorded.recorded_at)
+    return run
+
+
+def published_result(recorded: Recorded) -> PublishedResult | None:
+    """The result that an event made visible, or None for any other event."""
+    event = recorded.event
+    if not isinstance(event, ResultPublished):
+        return None
+    return published(event.run_id, event.result, event.token, recorded.recorded_at)
+
+
+def published(run_id: str, result: ResultRef, token: int, at: datetime) -> PublishedResult:
+    """A result reference together with the place and instant of its publication."""
+    fields = msgspec.structs.asdict(result)
+    return PublishedResult(run_id=run_id, fence_token=token, published_at=at, **fields)
+
+
+def view_run(run_id: str, events: Sequence[Recorded]) -> RunView:
+    """The view of a run from its events. Raises `RunNotFoundError` if there are none."""
+    run = fold_run(run_id, events)
+    spec, requested_at, deadline_at = run.spec, run.requested_at, run.deadline_at
+    if spec is None or requested_at is None or deadline_at is None:
+        raise _not_found(run_id)
+    results = tuple(result for recorded in events if (result := published_result(recorded)) is not None)
+    return RunView(
+        run_id=run_id,
+        state=run.state,
+        run_revision=run.run_revision,
+        principal=run.principal,
+        mode=spec.mode,
+        flow=spec.flow,
+        flow_name=spec.flow_name,
+        snapshot=spec.snapshot,
+        as_of=spec.as_of,
+        tags=spec.tags,
+        priority=spec.priority,
+        deadline_at=deadline_at,
+        attempts=run.attempts,
+        errors=run.errors,
+        results=results,
+        token=run.token,
+        sweep_id=run.sweep_id,
+        cancellation_requested=run.cancellation_requested,
+        requested_at=requested_at,
+        started_at=run.started_at,
+        finished_at=run.finished_at,
+        position=events[-1].position,
+    )
+
+
+class Runs:
+    """The use cases of runs that exist. `principal` asks; `operates` lets it see and stop everybody's runs."""
+
+    def __init__(self, log: EventLog, new_id: Callable[[], UUID] = uuid4) -> None:
+        self._log = log
+        self._new_id = new_id
+
+    async def get(self, run_id: str, principal: str, operates: bool = False) -> RunView:
+        """The run as of now. Raises `RunNotFoundError`, also for another principal's run."""
+        return view_run(run_id, await self._events(run_id, principal, operates))
+
+    async def cancel(self, run_id: str, principal: str, operates: bool = False) -> RunView:
+        """Ask that the run end without a result; asking twice is asking once. Raises `RunFinishedError` after its end."""
+        for _ in range(CONFLICT_RETRIES_MAX):
+            read, events = await self._read(run_id, principal, operates)
+            wanted = decide(fold_run(run_id, events), RequestCancellation(principal), read.now)
+            if not wanted:
+                return view_run(run_id, events)
+            news = tuple(
+                NewEvent(run_stream(run_id), version, event, self._new_id())
+                for version, event in enumerate(wanted, events[-1].version + 1)
+            )
+            metadata = Metadata(causation_id=events[-1].event_id, correlation_id=run_id, principal=principal)
+            try:
+                await effects.append(self._log, Append(events=news, metadata=metadata))
+            except VersionConflictError:
+                continue
+            return await self.get(run_id, principal, operates)
+        raise VersionConflictError("the run kept moving on while it was being cancelled", at=run_id)
+
+    async def history(self, run_id: str, principal: str, operates: bool = False) -> Sequence[Recorded]:
+        """The events of the run and of its leases, by position. Raises `RunNotFoundError`."""
+        read = await self._log.read_streams([run_stream(_checked(run_id)), lease_stream(run_id)])
+        _check_owner(run_id, read.streams[run_stream(run_id)], principal, operates)
+        return sorted((e for events in read.streams.values() for e in events), key=lambda e: e.position)
+
+    async def _events(self, run_id: str, principal: str, operates: bool) -> Sequence[Recorded]:
+        return (await self._read(run_id, principal, operates))[1]
+
+    async def _read(self, run_id: str, principal: str, operates: bool) -> tuple[StreamsRead, Sequence[Recorded]]:
+        stream = run_stream(_checked(run_id))
+        read = await self._log.read_streams([stream])
+        _check_owner(run_id, read.streams[stream], principal, operates)
+        return read, read.streams[stream]
+
+
+def _checked(run_id: str) -> str:
+    if RUN_ID.match(run_id) is None:
+        raise _not_found(run_id)
+    return run_id
+
+
+def _check_owner(run_id: str, events: Sequence[Recorded], principal: str, operates: bool) -> None:
+    if not events or not (operates or fold_run(run_id, events[:1]).principal == principal):
+        raise _not_found(run_id)
+
+
+def _not_found(run_id: str) -> RunNotFoundError:
+    return RunNotFoundError("there is no such run among yours", at=run_id[:80], expected="the run_id of a run of yours")
