@@ -43,11 +43,16 @@ class ComponentFailedError(InfrastructureError):
 
 @dataclass(frozen=True)
 class Component:
-    """One process: `arguments` follow `python -m deployment` (without the lifeline option); `descriptors` are inherited."""
+    """One process: its command, to which `--lifeline FD` is added; `descriptors` are inherited besides."""
 
     name: str
-    arguments: tuple[str, ...]
+    command: tuple[str, ...]
     descriptors: tuple[int, ...] = ()
+
+
+def finaz_component(name: str, *arguments: str, descriptors: tuple[int, ...] = ()) -> Component:
+    """A component that is a command of ours, run by the interpreter that runs this (`-P`: the working folder imports nothing)."""
+    return Component(name, (sys.executable, "-P", "-m", "deployment", *arguments), descriptors)
 
 
 def restart_delay_seconds(deaths: int) -> float | None:
@@ -176,7 +181,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 async def _started(component: Component, line: int, environment: Mapping[str, str]) -> asyncio.subprocess.Process:
     """The component's process: in a session of its own, so that Ctrl-C reaches the supervisor alone, which ends it in order."""
-    command = (sys.executable, "-P", "-m", "deployment", *component.arguments, "--lifeline", str(line))
+    command = (*component.command, "--lifeline", str(line))
     try:
         return await asyncio.create_subprocess_exec(
             *command,

@@ -1,12 +1,75 @@
 """The command line, `finaz`.
 
-What must stay true: human tables by default, `--json` for machines, exit status 0 only on success.
+What must stay true: human tables by default, `--json` for machines, exit status 0 only on success; an error is one sentence that
+names its code, its place and what was expected. Commands are imported when they are used, so that the help answers at once.
 """
+
+import contextlib
+import os
+import sys
+from typing import Any, Final
 
 import click
 
+from deployment.cli.lazy import LazyGroup, Place
 
-@click.group(name="finaz")
+_HERE: Final = "deployment.cli."
+
+COMMANDS: Final = {
+    "up": Place(_HERE + "up:up", "Start everything on this machine: database, API, worker, projector."),
+    "demo": Place(_HERE + "demo:demo", "Show the whole way, from real prices to published results."),
+    "health": Place(_HERE + "health:health", "Ask the API whether it is ready for work."),
+    "run": Place(_HERE + "runs:run", "Submit runs, watch them, fetch their results."),
+    "snapshot": Place(_HERE + "snapshots:snapshot", "Import market data, look at what was imported."),
+    "artifact": Place(_HERE + "artifacts:artifact", "Fetch what is stored under a content address."),
+    "projection": Place(_HERE + "projections:projection", "See how far the read models are, rebuild one."),
+    "token": Place(_HERE + "tokens:token", "Make bearer tokens for the API."),
+    "settings": Place(_HERE + "settings:settings", "Show every setting, its value and what it means."),
+    "migrate": Place(_HERE + "migrate:migrate", "Bring the database to the schema of this version."),
+    "api": Place(_HERE + "components:api", "Serve the HTTP API."),
+    "worker": Place(_HERE + "components:worker", "Execute runs."),
+    "projector": Place(_HERE + "components:projector", "Keep the read models up to date."),
+    "bench": Place(_HERE + "bench:bench", "Measure, side by side with comparable systems."),
+}
+
+
+class Root(LazyGroup):
+    """The outermost group: whatever ends a command, it ends it in one way."""
+
+    def main(self, args: Any = None, *rest: Any, **options: Any) -> Any:
+        """Run a command and end the process; every error becomes a sentence, or with `--json` a problem document."""
+        given = sys.argv[1:] if args is None else list(args)
+        from deployment.cli.output import fail
+
+        try:
+            options["standalone_mode"] = False
+            status = super().main(given, *rest, **options)
+        except (click.exceptions.Abort, KeyboardInterrupt):
+            sys.exit(130)
+        except BrokenPipeError:
+            _discard_output()
+            sys.exit(1)
+        except Exception as error:
+            fail(error, as_json="--json" in given)
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+@click.group(
+    name="finaz",
+    cls=Root,
+    places=COMMANDS,
+    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
+)
 @click.version_option(package_name="finaz-runtime", prog_name="finaz")
 def main() -> None:
-    """The runtime of a market-data engine: runs, leases, results."""
+    """The runtime of a market-data engine.
+
+    Commands about runs talk to the API: FINAZ_API_URL says where it is, FINAZ_TOKEN who you are. `finaz up` starts everything on
+    this machine and prints both.
+    """
+
+
+def _discard_output() -> None:
+    """The reader of our output has gone: send the rest nowhere, so that the interpreter does not complain at its end."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,267 @@
+"""The HTTP API seen from outside: what the command line and the demo say to a server, and the only place that knows its paths.
+
+Requests that mean the same when they are made twice (reads, and writes that carry an idempotency key or a content address) are
+repeated a few times when the server is away or overloaded, so a restart of the API is seen by nobody. What must stay true: an
+answer that is no success is raised as the problem document that it carries; nothing is repeated that could happen twice.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+import httpx
+
+from deployment.problems import ProblemError
+from domain.canonical import canonical, parse
+from domain.errors import InfrastructureError, InputError, RunNotReadyError
+
+TIMEOUT_SECONDS: Final = 30.0
+"""How long one request may take; streams may pause this long between two messages (the server sends a comment sooner)."""
+
+TRIES_MAX: Final = 6
+"""How often a repeatable request is made, the first included."""
+
+RETRY_DELAY_SECONDS_MIN: Final = 0.1
+RETRY_DELAY_SECONDS_MAX: Final = 2.0
+
+PAGE_ITEMS: Final = 200
+"""Items asked for per page of a list."""
+
+_AWAY: Final = frozenset({429, 502, 503, 504})
+
+
+class ApiUnreachableError(InfrastructureError):
+    """The API server did not answer."""
+
+    code = "API_UNREACHABLE"
+
+
+class Message:
+    """One server-sent event: its kind, its data (JSON), and the id to go on from."""
+
+    def __init__(self, kind: str, data: Any, event_id: str) -> None:
+        self.kind = kind
+        self.data = data
+        self.event_id = event_id
+
+
+class ApiClient:
+    """A server at `url`, asked with `token`. Use as a context manager. Blocking; one thread at a time."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        headers = {"accept": "application/json, application/problem+json"}
+        if token:
+            headers["authorization"] = f"Bearer {token}"
+        self.url = url.rstrip("/")
+        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    # ---------------------------------------------------------------- runs
+
+    def submit_run(self, body: Any, key: str) -> dict[str, Any]:
+        """Admit a run once per key; `replayed` tells that it had been admitted before."""
+        return self._submit("/v1/runs", body, key)
+
+    def submit_sweep(self, body: Any, key: str) -> dict[str, Any]:
+        """Admit a sweep once per key."""
+        return self._submit("/v1/sweeps", body, key)
+
+    def run(self, run_id: str) -> dict[str, Any]:
+        """The run as it stands now, folded from its events."""
+        return self._json("GET", f"/v1/runs/{_part(run_id)}")
+
+    def runs(self, filters: Mapping[str, Any], limit: int | None = None) -> Iterator[dict[str, Any]]:
+        """Runs from the read model, page by page, at most `limit`."""
+        return self._items("/v1/runs", filters, limit)
+
+    def cancel(self, run_id: str) -> dict[str, Any]:
+        """Ask for the run to be cancelled; the run as it then stands."""
+        return self._json("POST", f"/v1/runs/{_part(run_id)}/cancel")
+
+    def history(self, run_id: str) -> Iterator[dict[str, Any]]:
+        """The events of the run and of its lease, in the order of the log."""
+        return self._items(f"/v1/runs/{_part(run_id)}/events", {}, None)
+
+    def watch(self, run_id: str) -> Iterator[Message]:
+        """The run's events as they come, from its first to its last."""
+        return self._stream(f"/v1/runs/{_part(run_id)}/watch")
+
+    def result(self, run_id: str, output: str | None, form: str) -> bytes:
+        """An output of a run in the form json, csv, arrow or parquet; without `output`, the run must have just one."""
+        if output is None:
+            output = self._only_output(run_id)
+        path = f"/v1/runs/{_part(run_id)}/results/{_part(output)}"
+        return self._ask("GET", path, params={"format": form}, accept="*/*").content
+
+    def _only_output(self, run_id: str) -> str:
+        run = self.run(run_id)
+        outputs = [str(result["output"]) for result in run["results"]]
+        if not outputs:
+            raise RunNotReadyError(
+                f"the run is {run['state']} and has no result", at=run_id, expected="a SUCCEEDED run"
+            )
+        if len(outputs) > 1:
+            raise InputError(
+                "the run has several outputs", at=run_id, expected=f"the name of one: {', '.join(outputs)}"
+            )
+        return outputs[0]
+
+    # ---------------------------------------------------------------- everything else
+
+    def put_artifact(self, data: bytes) -> str:
+        """Store bytes; returns their content address."""
+        answer = self._ask("PUT", "/v1/artifacts", content=data, repeat=True)
+        return str(parse(answer.content)["address"])
+
+    def artifact(self, address: str) -> bytes:
+        """The bytes stored under a content address."""
+        return self._ask("GET", f"/v1/artifacts/{_part(address)}", accept="*/*").content
+
+    def log(self, after: int = 0) -> Iterator[dict[str, Any]]:
+        """All events of the log behind position `after`, to its end as it is now."""
+        return self._items("/v1/events", {"after": after}, None)
+
+    def projections(self) -> list[dict[str, Any]]:
+        """How far each projection has come."""
+        return list(self._items("/v1/projections", {}, None))
+
+    def rebuild(self, name: str) -> dict[str, Any]:
+        """Rebuild a projection from the first event."""
+        return self._json("POST", f"/v1/projections/{_part(name)}/rebuild")
+
+    def readiness(self) -> tuple[bool, dict[str, Any]]:
+        """Whether the server is ready for work, and what it says of its parts."""
+        answer = self._ask("GET", "/health/ready", repeat=False, accept_failure=True)
+        return answer.is_success, _document(answer)
+
+    # ---------------------------------------------------------------- how it is said
+
+    def _submit(self, path: str, body: Any, key: str) -> dict[str, Any]:
+        answer = self._ask("POST", path, content=canonical(body), headers={"Idempotency-Key": key}, repeat=True)
+        replayed = answer.headers.get("idempotency-replayed", "false") == "true"
+        return {**parse(answer.content), "replayed": replayed}
+
+    def _json(self, method: str, path: str, **params: Any) -> dict[str, Any]:
+        document: dict[str, Any] = parse(self._ask(method, path, params=params).content)
+        return document
+
+    def _items(self, path: str, filters: Mapping[str, Any], limit: int | None) -> Iterator[dict[str, Any]]:
+        cursor: str | None = None
+        left = limit
+        while left is None or left > 0:
+            size = PAGE_ITEMS if left is None else min(left, PAGE_ITEMS)
+            page = self._json("GET", path, **filters, limit=size, **({"cursor": cursor} if cursor else {}))
+            yield from page["items"][:left]
+            cursor = page.get("next_cursor")
+            if cursor is None:
+                return
+            left = None if left is None else left - len(page["items"])
+
+    def _stream(self, path: str) -> Iterator[Message]:
+        """The messages of a stream; a broken one is taken up behind the last message."""
+        last = ""
+        tries = 0
+        while True:
+            headers = {"accept": "text/event-stream"} | ({"last-event-id": last} if last else {})
+            try:
+                with self._http.stream("GET", path, headers=headers) as answer:
+                    if not answer.is_success:
+                        answer.read()
+                        raise ProblemError(_document(answer))
+                    for message in messages(answer.iter_lines()):
+                        tries = 0
+                        last = message.event_id or last
+                        if message.kind == "end":
+                            return
+                        yield message
+            except httpx.TransportError as error:
+                self._wait(tries, error)
+            tries += 1
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        accept: str | None = None,
+        repeat: bool | None = None,
+        accept_failure: bool = False,
+    ) -> httpx.Response:
+        sent = dict(headers or {}) | ({"accept": accept} if accept else {})
+        may_repeat = method == "GET" if repeat is None else repeat
+        tries = 0
+        while True:
+            try:
+                answer = self._http.request(method, path, params=params, content=content, headers=sent)
+                if answer.is_success or accept_failure:
+                    return answer
+                if not (may_repeat and answer.status_code in _AWAY and tries + 1 < TRIES_MAX):
+                    raise ProblemError(_document(answer))
+                time.sleep(_delay(tries))
+            except httpx.TransportError as error:
+                self._wait(tries if may_repeat else TRIES_MAX, error)
+            tries += 1
+
+    def _wait(self, tries: int, error: httpx.TransportError) -> None:
+        """Wait before the next try, or raise: the tries are used up."""
+        if tries + 1 >= TRIES_MAX:
+            raise ApiUnreachableError(
+                f"the API does not answer: {type(error).__name__} {error}",
+                at=self.url,
+                expected="a server started by finaz up or finaz api; FINAZ_API_URL says where",
+            ) from error
+        time.sleep(_delay(tries))
+
+
+def messages(lines: Iterator[str]) -> Iterator[Message]:
+    """Server-sent events out of the lines of a stream; comments are skipped, an unfinished last event is dropped."""
+    kind, event_id = "message", ""
+    data: list[str] = []
+    for line in lines:
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if not line:
+            if data:
+                yield Message(kind, parse("\n".join(data)), event_id)
+            kind, data = "message", []
+        elif name == "data":
+            data.append(value)
+        elif name == "event":
+            kind = value
+        elif name == "id":
+            event_id = value
+
+
+def _delay(tries: int) -> float:
+    return float(min(RETRY_DELAY_SECONDS_MAX, RETRY_DELAY_SECONDS_MIN * 2**tries))
+
+
+def _document(answer: httpx.Response) -> dict[str, Any]:
+    """The JSON object of an answer; one made up from its status where there is none."""
+    try:
+        document = json.loads(answer.content)
+    except ValueError:
+        document = None
+    if isinstance(document, dict):
+        return document
+    return {
+        "type": "about:blank",
+        "title": answer.reason_phrase,
+        "status": answer.status_code,
+        "code": "UNKNOWN",
+        "detail": f"the server at {answer.url} answered {answer.status_code} without a problem document",
+    }
+
+
+def _part(text: str) -> str:
+    return quote(text, safe=":")
