@@ -139,6 +139,12 @@ class ModeUnavailableError(InputError):
     status = 422
 
 
+class CursorInvalidError(InputError):
+    """A cursor is damaged, or was given out for another query."""
+
+    code = "CURSOR_INVALID"
+
+
 class BlobMissingError(InputError):
     """No blob is stored under the address."""
 
@@ -184,6 +190,12 @@ class RunNotFoundError(NotFoundError):
     """There is no run of this id, or it belongs to another principal."""
 
     code = "RUN_NOT_FOUND"
+
+
+class ProjectionUnknownError(NotFoundError):
+    """There is no projection of this name."""
+
+    code = "PROJECTION_UNKNOWN"
 
 
 # ------------------------------------------------------------------------------------------------ refused by the state
@@ -237,6 +249,18 @@ class StaleFenceError(RefusedError):
     """The caller is no longer the owner, its token is old, or its lease has run out; nothing was written."""
 
     code = "STALE_FENCE"
+
+
+class RebuildRunningError(RefusedError):
+    """A rebuild of this projection is running already."""
+
+    code = "REBUILD_RUNNING"
+
+
+class ProjectionStoppedError(RefusedError):
+    """The projection stands at an event that it cannot apply; `context` says which and why."""
+
+    code = "PROJECTION_STOPPED"
 
 
 class VersionConflictError(RefusedError):
@@ -384,6 +408,12 @@ class UndecodableEventError(FinazError):
     """A stored event does not have the form that its topic demands."""
 
     code = "UNDECODABLE_EVENT"
+
+
+class RowsRefusedError(FinazError):
+    """A read model's storage cannot hold a row that the fold made: some value is beyond what its column takes."""
+
+    code = "ROWS_REFUSED"
 
 
 class SettingsError(FinazError):

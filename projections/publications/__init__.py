@@ -1,1 +1,1 @@
-"""The read model of publications: which artifact each output of each run is."""
+"""The read model of publications: every result that is visible."""

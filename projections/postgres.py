@@ -1,0 +1,238 @@
+"""PostgreSQL for all read models: the runner's session, and rows as JSON on their way in and out.
+
+What must stay true: every statement that moves a position compares it first; a session works in UTC, gives up on a statement or
+a lock within a stated time, and the server ends it if its process stops in the middle of a transaction. Commits of rows and
+position need not wait for the disk (`synchronous_commit = off`): after a crash of the server the last of them may be gone, rows
+and position alike, and are made again from the log.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Generic, LiteralString, TypeVar, cast
+
+import msgspec
+import psycopg
+from psycopg import sql
+
+from domain.errors import NotFoundError, PositionConflictError, RowsRefusedError, StoreUnavailableError
+from projections.folding import K, ReadModel
+from projections.log import Failure, StoredEvent
+from projections.position import HEARTBEAT_SECONDS, Copy, CopyRole, CopyState
+from projections.statements import statements
+
+CONNECT_SECONDS_MAX: Final = 5
+"""Seconds to wait for a connection."""
+
+STATEMENT_SECONDS_MAX: Final = 60
+"""Seconds that one statement of a runner may take."""
+
+LOCK_SECONDS_MAX: Final = 10
+"""Seconds to wait for another's lock (an operator's, or a swap's)."""
+
+IDLE_SECONDS_MAX: Final = 30
+"""Seconds that a transaction may wait for its client before the server ends the session."""
+
+CANCEL_SECONDS_MAX: Final = 2.0
+"""Seconds to wait for the server to take a cancellation."""
+
+_SQL: Final = statements("projections", "statements.sql")
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+@contextmanager
+def store_errors() -> Iterator[None]:
+    """Turn what the driver raises when the database is away, busy or slow into `StoreUnavailableError`."""
+    try:
+        yield
+    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+        raise StoreUnavailableError(str(error).strip() or type(error).__name__) from error
+
+
+def connect(dsn: str, name: str) -> psycopg.Connection[Any]:
+    """A connection for a projection's work, in autocommit. `name` is shown in the server's list of sessions."""
+    with store_errors():
+        connection = psycopg.connect(
+            dsn, autocommit=True, connect_timeout=CONNECT_SECONDS_MAX, application_name=f"finaz projection {name}"
+        )
+        connection.execute(
+            f"SET timezone = 'UTC'; SET synchronous_commit = off; SET statement_timeout = '{STATEMENT_SECONDS_MAX}s';"
+            f"SET lock_timeout = '{LOCK_SECONDS_MAX}s';"
+            f"SET idle_in_transaction_session_timeout = '{IDLE_SECONDS_MAX}s'".encode()
+        )
+    return connection
+
+
+class RowStore(Generic[K, R]):
+    """The rows of one read model, one partition per generation.
+
+    The package's `.sql` file has the statements `load` (rows of `%(keys)s`, a text[], as JSON text) and `save` (upsert of
+    `%(rows)s`, a JSON array of whole rows). `key_of_row` gives a row's key, `text_of_key` what `load` looks for: it may find
+    more rows than were asked for, never fewer.
+    """
+
+    def __init__(
+        self, package: str, row_type: type[R], key_of_row: Callable[[R], K], text_of_key: Callable[[K], str] = str
+    ) -> None:
+        name = package.rpartition(".")[2]
+        self.name = name
+        self.table: Final = f"{name}_generations"
+        self.sql: Final = statements(package, f"{name}.sql")
+        self.decode: Final = msgspec.json.Decoder(row_type).decode
+        self._key_of_row = key_of_row
+        self._text_of_key = text_of_key
+
+    def load(self, cursor: psycopg.Cursor[Any], generation: int, keys: Sequence[K]) -> dict[K, R]:
+        """The rows of these keys that exist."""
+        texts = [self._text_of_key(key) for key in keys]
+        cursor.execute(_query(self.sql["load"]), {"generation": generation, "keys": texts})
+        rows = map(self.decode, [document for (document,) in cursor])
+        return {self._key_of_row(row): row for row in rows}
+
+    def save(self, cursor: psycopg.Cursor[Any], generation: int, rows: Mapping[K, R]) -> None:
+        """Write the rows, whole. Raises `RowsRefusedError` for values that the columns cannot take."""
+        try:
+            document = msgspec.json.encode(list(rows.values())).decode()
+            cursor.execute(_query(self.sql["save"]), {"generation": generation, "rows": document})
+        except (psycopg.DataError, psycopg.IntegrityError, OverflowError, ValueError, TypeError) as error:
+            raise RowsRefusedError(
+                str(error).strip(), at=self.table, expected="values that its columns take"
+            ) from error
+
+    def create(self, cursor: psycopg.Cursor[Any], generation: int) -> None:
+        """Make the empty partition of a generation; readers of the others go on."""
+        names = self._names(generation)
+        cursor.execute(sql.SQL(cast("LiteralString", _SQL["create_copy"])).format(**names))
+        cursor.execute(
+            sql.SQL(cast("LiteralString", _SQL["attach_copy"])).format(generation=sql.Literal(generation), **names)
+        )
+
+    def drop(self, cursor: psycopg.Cursor[Any], generation: int) -> None:
+        """Drop the partition of a generation, if it exists."""
+        cursor.execute(sql.SQL(cast("LiteralString", _SQL["drop_copy"])).format(**self._names(generation)))
+
+    def _names(self, generation: int) -> dict[str, sql.Identifier]:
+        return {
+            "table": sql.Identifier("finaz", self.table),
+            "copy": sql.Identifier("finaz", f"{self.name}_g{generation}"),
+        }
+
+
+class PostgresSession(Generic[K, R]):
+    """A runner's session (`projections.runner.Session`) on the copy of `model` that has this role."""
+
+    def __init__(
+        self,
+        dsn: str,
+        model: ReadModel[K, R],
+        rows: RowStore[K, R],
+        owner: str,
+        role: CopyRole = CopyRole.ACTIVE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._model = model
+        self._rows = rows
+        self._owner = owner
+        self._copy = {"name": model.name, "role": role.value, "owner": owner}
+        self._categories = list(model.categories)
+        self._clock = clock
+        self._beat_at = float("-inf")
+        self._connection = connect(dsn, model.name)
+        self._cursor = self._connection.cursor()
+
+    def claim(self) -> bool:
+        """See `Session`."""
+        return self._row("claim", self._copy) is not None
+
+    def unclaim(self) -> None:
+        """Give the claim back, and keep the session."""
+        self._row("unclaim", self._copy)
+
+    def heartbeat(self) -> tuple[str, Any]:
+        """See `Session`."""
+        owner, heartbeat_at = self._row("heartbeat", self._copy) or ("", None)
+        return owner, heartbeat_at
+
+    def evict(self) -> None:
+        """See `Session`."""
+        self._row("evict", self._copy)
+
+    def revive(self) -> None:
+        """See `Session`."""
+        self._execute("revive", self._copy)
+
+    def look(self) -> Copy:
+        """See `Session`."""
+        now = self._clock()
+        due = now - self._beat_at >= HEARTBEAT_SECONDS / 2
+        row = self._row("beat" if due else "look", self._copy)
+        if row is None:
+            raise NotFoundError("the projection has no such copy", at=f"{self._model.name} ({self._copy['role']})")
+        if due:
+            self._beat_at = now
+        generation, position, state, mark = row
+        return Copy(generation, position, CopyState(state), mark)
+
+    def read(self, after: int, up_to: int, limit: int) -> list[StoredEvent]:
+        """See `Session`."""
+        wanted = {"after": after, "up_to": up_to, "limit": limit, "categories": self._categories}
+        with store_errors():
+            self._cursor.execute(_query(_SQL["read"]), wanted, binary=True)
+            return [StoredEvent(*row) for row in self._cursor]
+
+    @contextmanager
+    def moving(self, seen: Copy) -> Iterator[None]:
+        """See `Session`."""
+        with store_errors(), self._connection.transaction():
+            if self._row("lock", self._copy) != (seen.generation, seen.position, seen.state.value):
+                raise PositionConflictError("the copy is not where it was", at=self._model.name)
+            yield
+
+    def load(self, seen: Copy, keys: Sequence[K]) -> dict[K, R]:
+        """See `Session`."""
+        with store_errors():
+            return self._rows.load(self._cursor, seen.generation, keys)
+
+    def save(self, seen: Copy, rows: Mapping[K, R]) -> None:
+        """See `Session`."""
+        with store_errors():
+            self._rows.save(self._cursor, seen.generation, rows)
+
+    def move(self, seen: Copy, up_to: int, failure: Failure | None) -> None:
+        """See `Session`."""
+        place = {"generation": seen.generation, "from": seen.position, "up_to": up_to}
+        if self._execute("move", {**self._copy, **place}) != 1:
+            raise PositionConflictError("another has moved the copy", at=self._model.name)
+        if failure is not None:
+            error = {f"error_{field}": value for field, value in msgspec.structs.asdict(failure).items()}
+            self._execute("stop", {**self._copy, **place, **error})
+
+    @contextmanager
+    def transaction(self) -> Iterator[psycopg.Cursor[Any]]:
+        """A transaction on this session, for what comes beside the runner's work (making, swapping and dropping copies)."""
+        with store_errors(), self._connection.transaction():
+            yield self._cursor
+
+    def cancel(self) -> None:
+        """See `Session`."""
+        try:
+            self._connection.cancel_safe(timeout=CANCEL_SECONDS_MAX)
+        except psycopg.Error:
+            return  # nothing left to cancel
+
+    def close(self) -> None:
+        """End the session; never raises."""
+        self._connection.close()
+
+    def _row(self, statement: str, arguments: Mapping[str, Any]) -> tuple[Any, ...] | None:
+        with store_errors():
+            return self._cursor.execute(_query(_SQL[statement]), arguments).fetchone()
+
+    def _execute(self, statement: str, arguments: Mapping[str, Any]) -> int:
+        with store_errors():
+            return self._cursor.execute(_query(_SQL[statement]), arguments).rowcount
+
+
+def _query(text: str) -> LiteralString:
+    return cast("LiteralString", text)  # from a .sql file of ours, never from anybody's input

@@ -1,0 +1,211 @@
+"""Runs, to list and to show: one row per run, the state that its stream folds to.
+
+What must stay true: a row equals what folding the run's stream gives (the same `evolve` makes both), plus the positions of its
+first and last event; `requested_position` never changes, so that pages of runs are stable while runs change and arrive.
+"""
+
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from domain.events import Event, Recorded
+from domain.runs.aggregate import Run, RunState, evolve
+from domain.runs.messages import (
+    Mode,
+    ResultPublished,
+    ResultRef,
+    RunCancellationRequested,
+    RunCancelled,
+    RunError,
+    RunFailed,
+    RunHandedOff,
+    RunRequested,
+    RunRequeued,
+    RunSpec,
+    RunStarted,
+    RunSucceeded,
+)
+from projections.folding import ReadModel
+
+NAME: Final = "runs"
+
+RUN_EVENTS: Final = (
+    RunRequested,
+    RunStarted,
+    RunCancellationRequested,
+    RunCancelled,
+    RunRequeued,
+    RunFailed,
+    ResultPublished,
+    RunSucceeded,
+    RunHandedOff,
+)
+
+
+class PublishedResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A result as a reader of the run sees it: the reference, the token of the owner that published it, and when."""
+
+    run_id: str
+    output: str
+    artifact: str
+    values_hash: str
+    rows: int
+    schema: str
+    flow: str
+    inputs: tuple[str, ...]
+    fence_token: int
+    published_at: datetime
+
+    @property
+    def result(self) -> ResultRef:
+        """The reference as the run's aggregate has it."""
+        return ResultRef(
+            output=self.output,
+            artifact=self.artifact,
+            values_hash=self.values_hash,
+            rows=self.rows,
+            schema=self.schema,
+            flow=self.flow,
+            inputs=self.inputs,
+        )
+
+
+class RunRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A run, flat, as its table has it. Fields are those of `Run` and `RunSpec`; `run` gives them back as such."""
+
+    run_id: str
+    state: str
+    run_revision: int
+    principal: str
+    mode: str
+    flow: str
+    flow_name: str
+    snapshot: str
+    as_of: datetime
+    tags: tuple[str, ...]
+    priority: int
+    deadline_seconds: int
+    deadline_at: datetime
+    body_hash: str
+    sweep_id: str | None
+    attempts: int
+    failures: int
+    token: int
+    owner: str
+    cancellation_requested: bool
+    errors: tuple[RunError, ...]
+    results: tuple[PublishedResult, ...]
+    requested_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    requested_position: int
+    position: int
+
+    @property
+    def run(self) -> Run:
+        """The run as its aggregate has it."""
+        return Run(
+            self.run_id,
+            RunState(self.state),
+            self.run_revision,
+            self.principal,
+            _spec(self),
+            self.body_hash,
+            self.sweep_id,
+            self.attempts,
+            self.failures,
+            self.token,
+            self.owner,
+            self.cancellation_requested,
+            self.errors,
+            tuple([published.result for published in self.results]),
+            self.requested_at,
+            self.started_at,
+            self.finished_at,
+        )
+
+
+def key_of(event: Event) -> str | None:
+    """The run that the event is about, or None."""
+    return event.run_id if isinstance(event, RUN_EVENTS) else None
+
+
+def apply(row: RunRow | None, recorded: Recorded) -> RunRow:
+    """The row after the event. Raises `IllegalTransitionError` for one that cannot follow."""
+    event = recorded.event
+    assert isinstance(event, RUN_EVENTS)
+    before = Run(event.run_id) if row is None else row.run
+    run = evolve(before, event, recorded.recorded_at)
+    results = () if row is None else row.results
+    if isinstance(event, ResultPublished):
+        results = (*results, _published(event, recorded.recorded_at))
+    return _row(run, results, recorded.position if row is None else row.requested_position, recorded.position)
+
+
+def _published(event: ResultPublished, at: datetime) -> PublishedResult:
+    result = event.result
+    return PublishedResult(
+        run_id=event.run_id,
+        output=result.output,
+        artifact=result.artifact,
+        values_hash=result.values_hash,
+        rows=result.rows,
+        schema=result.schema,
+        flow=result.flow,
+        inputs=result.inputs,
+        fence_token=event.token,
+        published_at=at,
+    )
+
+
+def _row(run: Run, results: tuple[PublishedResult, ...], requested_position: int, position: int) -> RunRow:
+    spec, deadline_at, requested_at = run.spec, run.deadline_at, run.requested_at
+    assert spec is not None
+    assert deadline_at is not None
+    assert requested_at is not None
+    return RunRow(
+        run_id=run.run_id,
+        state=run.state.value,
+        run_revision=run.run_revision,
+        principal=run.principal,
+        mode=spec.mode.value,
+        flow=spec.flow,
+        flow_name=spec.flow_name,
+        snapshot=spec.snapshot,
+        as_of=spec.as_of,
+        tags=spec.tags,
+        priority=spec.priority,
+        deadline_seconds=spec.deadline_seconds,
+        deadline_at=deadline_at,
+        body_hash=run.body_hash,
+        sweep_id=run.sweep_id,
+        attempts=run.attempts,
+        failures=run.failures,
+        token=run.token,
+        owner=run.owner,
+        cancellation_requested=run.cancellation_requested,
+        errors=run.errors,
+        results=results,
+        requested_at=requested_at,
+        started_at=run.started_at,
+        finished_at=run.finished_at,
+        requested_position=requested_position,
+        position=position,
+    )
+
+
+def _spec(row: RunRow) -> RunSpec:
+    return RunSpec(
+        mode=Mode(row.mode),
+        flow=row.flow,
+        flow_name=row.flow_name,
+        snapshot=row.snapshot,
+        as_of=row.as_of,
+        tags=row.tags,
+        priority=row.priority,
+        deadline_seconds=row.deadline_seconds,
+    )
+
+
+MODEL: Final = ReadModel[str, RunRow](NAME, ("run",), key_of, apply)

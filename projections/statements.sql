@@ -1,0 +1,137 @@
+-- name: claim
+-- Become the one session that works on this copy, if nobody is: the lock goes with the session. Says so with a heartbeat.
+WITH claim AS MATERIALIZED (
+    SELECT pg_try_advisory_lock(hashtextextended('finaz.projections/' || %(name)s || '/' || %(role)s, 0)) AS granted
+)
+UPDATE finaz.projections AS p SET owner = %(owner)s, heartbeat_at = clock_timestamp()
+FROM claim
+WHERE claim.granted AND p.name = %(name)s AND p.role = %(role)s
+RETURNING p.generation
+
+-- name: unclaim
+SELECT pg_advisory_unlock(hashtextextended('finaz.projections/' || %(name)s || '/' || %(role)s, 0))
+
+-- name: heartbeat
+SELECT owner, heartbeat_at FROM finaz.projections WHERE name = %(name)s AND role = %(role)s
+
+-- name: evict
+-- End the session that holds the claim: its owner is stopped or hangs, and its transaction must not outlive its claim.
+SELECT pg_terminate_backend(l.pid)
+FROM pg_locks AS l
+WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.pid <> pg_backend_pid()
+  AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+  AND ((l.classid::bigint << 32) | l.objid::bigint)
+      = hashtextextended('finaz.projections/' || %(name)s || '/' || %(role)s, 0)
+
+-- name: look
+SELECT p.generation, p.position, p.state, (SELECT coalesce(max(e.position), 0) FROM finaz.events AS e)
+FROM finaz.projections AS p
+WHERE p.name = %(name)s AND p.role = %(role)s
+
+-- name: beat
+-- The same, with a sign of life.
+UPDATE finaz.projections AS p SET owner = %(owner)s, heartbeat_at = clock_timestamp()
+WHERE p.name = %(name)s AND p.role = %(role)s
+RETURNING p.generation, p.position, p.state, (SELECT coalesce(max(e.position), 0) FROM finaz.events AS e)
+
+-- name: read
+-- Events of some categories in a range of positions, in order.
+SELECT e.position, e.stream, e.version, e.event_id, e.recorded_at, e.topic, e.state, e.causation_id, e.correlation_id, e.principal
+FROM finaz.events AS e
+WHERE e.position > %(after)s AND e.position <= %(up_to)s AND split_part(e.stream, '/', 1) = ANY (%(categories)s::text[])
+ORDER BY e.position
+LIMIT %(limit)s
+
+-- name: lock
+SELECT p.generation, p.position, p.state FROM finaz.projections AS p
+WHERE p.name = %(name)s AND p.role = %(role)s
+FOR UPDATE
+
+-- name: move
+-- Compare and set: no row means that somebody else has moved it.
+UPDATE finaz.projections AS p
+SET position = %(up_to)s, moved_at = clock_timestamp(), heartbeat_at = clock_timestamp(), owner = %(owner)s
+WHERE p.name = %(name)s AND p.generation = %(generation)s AND p.position = %(from)s
+
+-- name: stop
+UPDATE finaz.projections AS p
+SET state = 'stopped', error_position = %(error_position)s, error_stream = %(error_stream)s, error_topic = %(error_topic)s,
+    error_code = %(error_code)s, error_reason = %(error_reason)s, error_at = clock_timestamp()
+WHERE p.name = %(name)s AND p.generation = %(generation)s
+
+-- name: revive
+-- A stopped copy may try again: an operator said so, or a process has started with code that may be new.
+UPDATE finaz.projections AS p
+SET state = 'running', error_position = NULL, error_stream = NULL, error_topic = NULL, error_code = NULL, error_reason = NULL,
+    error_at = NULL
+WHERE p.name = %(name)s AND p.role = %(role)s AND p.state = 'stopped'
+
+-- name: pause
+UPDATE finaz.projections AS p SET state = 'paused'
+WHERE p.name = %(name)s AND p.role = 'active' AND p.state = 'running'
+
+-- name: resume
+UPDATE finaz.projections AS p
+SET state = 'running', error_position = NULL, error_stream = NULL, error_topic = NULL, error_code = NULL, error_reason = NULL,
+    error_at = NULL
+WHERE p.name = %(name)s AND p.role = 'active'
+
+-- name: position
+SELECT p.position FROM finaz.projections AS p WHERE p.name = %(name)s AND p.role = 'active'
+
+-- name: high_water_mark
+SELECT coalesce(max(e.position), 0) FROM finaz.events AS e
+
+-- name: status
+-- The oldest event not yet applied is found by the primary key, so this costs the same however long the log is.
+WITH mark AS MATERIALIZED (SELECT coalesce(max(e.position), 0) AS position FROM finaz.events AS e)
+SELECT p.name, p.generation, p.state, p.position, mark.position AS high_water_mark,
+       extract(epoch FROM clock_timestamp() - oldest.recorded_at)::double precision AS lag_seconds,
+       p.owner, p.heartbeat_at, extract(epoch FROM clock_timestamp() - p.heartbeat_at)::double precision AS heartbeat_age_seconds,
+       p.moved_at, p.error_position, p.error_stream, p.error_topic, p.error_code, p.error_reason, p.error_at,
+       b.generation AS building_generation, b.position AS building_position
+FROM finaz.projections AS p
+CROSS JOIN mark
+LEFT JOIN finaz.projections AS b ON b.name = p.name AND b.role = 'building'
+LEFT JOIN LATERAL (
+    SELECT e.recorded_at FROM finaz.events AS e WHERE e.position > p.position ORDER BY e.position LIMIT 1
+) AS oldest ON true
+WHERE p.role = 'active'
+ORDER BY p.name
+
+-- name: insert_building
+-- The next generation. It is refused by projections_building_key while another one is being built.
+INSERT INTO finaz.projections (name, generation, role, owner)
+SELECT %(name)s, max(p.generation) + 1, 'building', %(owner)s FROM finaz.projections AS p WHERE p.name = %(name)s
+RETURNING generation
+
+-- name: copies_to_drop
+SELECT p.generation FROM finaz.projections AS p WHERE p.name = %(name)s AND p.role = ANY (%(roles)s::text[]) FOR UPDATE
+
+-- name: delete_copy
+DELETE FROM finaz.projections AS p WHERE p.name = %(name)s AND p.generation = %(generation)s AND p.role <> 'active'
+
+-- name: lock_for_swap
+-- The copy being served first, so that its runner cannot commit between the comparison and the swap.
+SELECT p.role, p.generation, p.position, p.state FROM finaz.projections AS p
+WHERE p.name = %(name)s AND p.role IN ('active', 'building')
+ORDER BY p.role
+FOR UPDATE
+
+-- name: retire
+UPDATE finaz.projections AS p SET role = 'retired' WHERE p.name = %(name)s AND p.role = 'active'
+
+-- name: activate
+-- The new copy is served from here on; what the operator had paused stays paused.
+UPDATE finaz.projections AS p
+SET role = 'active', state = CASE WHEN %(paused)s THEN 'paused' ELSE 'running' END, heartbeat_at = %(heartbeat_at)s
+WHERE p.name = %(name)s AND p.role = 'building'
+
+-- name: create_copy
+CREATE TABLE IF NOT EXISTS {copy} (LIKE {table} INCLUDING ALL)
+
+-- name: attach_copy
+ALTER TABLE {table} ATTACH PARTITION {copy} FOR VALUES IN ({generation})
+
+-- name: drop_copy
+DROP TABLE IF EXISTS {copy}
