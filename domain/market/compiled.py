@@ -6,11 +6,12 @@ interpreter's lock is released while a kernel runs.
 
 Compiled code is cached beside the module, or in the user's cache folder where the installation is read-only (numba's own order;
 `NUMBA_CACHE_DIR` overrides both). Where neither can be written, kernels are compiled anew in each process rather than refused.
-A crash while the cache is written leaves a temporary file, never a half-written entry.
+A crash while the cache is written leaves a temporary file, never a half-written entry. A cached kernel is compiled anew when its
+own module's file changes, and only then: whoever changes the options below touches the kernels' modules too.
 """
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 import numpy as np
 from numba import njit
@@ -21,7 +22,14 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-_OPTIONS: Final = {"nogil": True, "fastmath": False, "error_model": "numpy", "boundscheck": False, "_nrt": False}
+_OPTIONS: Final[dict[str, Any]] = {
+    "nogil": True,
+    "fastmath": False,
+    "error_model": "numpy",
+    "boundscheck": False,
+    # Kernels allocate nothing, their callers hold the arrays: without reference counts a windowed step takes half the time.
+    "_nrt": False,
+}
 
 
 def compiled(function: FunctionT) -> FunctionT:
@@ -34,7 +42,7 @@ def compiled_step(function: FunctionT) -> FunctionT:
     return _compiled(function, "always")
 
 
-def _compiled(function: FunctionT, inline: str) -> FunctionT:
+def _compiled(function: FunctionT, inline: Literal["never", "always"]) -> FunctionT:
     try:
         return cast(FunctionT, njit(cache=True, inline=inline, **_OPTIONS)(function))
     except RuntimeError:  # no folder for the cache can be written; numba says so when decorating
