@@ -6,7 +6,9 @@ from datetime import timedelta
 
 import pytest
 
+from projections.inline import INLINE
 from services.ports import EventLog
+from services.store.application import Log
 from tests.support.memory_log import MemoryLog
 
 
@@ -31,4 +33,8 @@ async def log_under_test(request: pytest.FixtureRequest) -> AsyncIterator[LogUnd
     if request.param == "memory":
         yield LogUnderTest(MemoryLog())
         return
-    pytest.skip("the real log is being written")
+    log = Log(request.getfixturevalue("database"), INLINE)
+    try:
+        yield LogUnderTest(log)
+    finally:
+        await asyncio.to_thread(log.close)

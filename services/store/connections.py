@@ -1,0 +1,107 @@
+"""Connections to PostgreSQL: how each one is set up, and the pool for reading.
+
+What must stay true: every connection is in autocommit, READ COMMITTED and UTC, whatever the server's defaults are, so a statement
+means the same on every server; waiting for one is bounded; a connection found broken costs one retry, after which the caller is
+told `StoreUnavailableError`. Nothing here holds a transaction open across a client round trip.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import psycopg
+from psycopg import errors
+from psycopg_pool import ConnectionPool
+
+from domain.errors import FinazError, StoreUnavailableError
+
+CONNECT_SECONDS_MAX: Final = 5
+"""Seconds to wait for the server to accept a connection."""
+
+POOL_WAIT_SECONDS_MAX: Final = 10.0
+"""Seconds to wait for a free connection of the pool."""
+
+POOL_CONNECTIONS_MAX: Final = 8
+"""Connections for reading that one process keeps."""
+
+READ_SECONDS_MAX: Final = 60
+"""Seconds that one reading statement may take."""
+
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+Row: TypeAlias = tuple[Any, ...]
+
+AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, errors.ReadOnlySqlTransaction)
+"""Errors that mean "the server is away, starting, stopping, full or a standby": trying again may help."""
+
+_SETUP: Final = (
+    b"SET TIME ZONE 'UTC'; SET default_transaction_isolation = 'read committed';"
+    b" SET idle_in_transaction_session_timeout = '30s'; SET client_encoding = 'UTF8';"
+    b" SET statement_timeout = '%ds'"
+)
+
+logging.getLogger("psycopg.pool").setLevel(
+    logging.ERROR
+)  # it warns at every attempt; we report what it means to a caller
+
+
+def set_up(connection: Connection, statement_seconds_max: int = READ_SECONDS_MAX) -> None:
+    """Bring a fresh connection into the state that all our statements rely on, in one round trip."""
+    connection.autocommit = True
+    connection.execute(_SETUP % statement_seconds_max)
+
+
+def connect(dsn: str, statement_seconds_max: int = READ_SECONDS_MAX) -> Connection:
+    """A connection of one's own, set up. Raises psycopg's errors."""
+    connection = psycopg.connect(dsn, autocommit=True, connect_timeout=CONNECT_SECONDS_MAX)
+    try:
+        set_up(connection, statement_seconds_max)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class Pool:
+    """The connections for reading of one process. Opens at the first use; methods may be called from any thread."""
+
+    def __init__(self, dsn: str, connections_max: int = POOL_CONNECTIONS_MAX) -> None:
+        self._pool = ConnectionPool[Connection](
+            dsn,
+            min_size=1,
+            max_size=connections_max,
+            open=False,
+            configure=set_up,
+            timeout=POOL_WAIT_SECONDS_MAX,
+            kwargs={"autocommit": True, "connect_timeout": CONNECT_SECONDS_MAX},
+        )
+        self._closed = False
+
+    def rows(self, statement: str, arguments: Mapping[str, Any] | Sequence[Any] = ()) -> list[Row]:
+        """The rows of one statement. A broken connection costs one retry; then, `StoreUnavailableError`."""
+        try:
+            return self._rows(statement, arguments)
+        except AWAY:
+            pass
+        try:
+            self._pool.check()  # replaces every idle connection that the server has dropped
+            return self._rows(statement, arguments)
+        except AWAY as error:
+            raise StoreUnavailableError(f"the database cannot be reached: {error}".strip()) from error
+
+    def close(self) -> None:
+        """Close all connections; a closed pool stays closed."""
+        self._closed = True
+        self._pool.close()
+
+    def _rows(self, statement: str, arguments: Mapping[str, Any] | Sequence[Any]) -> list[Row]:
+        if self._closed:
+            raise StoreUnavailableError("the store is closed")
+        self._pool.open()  # does nothing where it is open
+        try:
+            with self._pool.connection() as connection:
+                cursor = connection.execute(statement, arguments)
+                return cursor.fetchall() if cursor.description is not None else []
+        except (errors.UndefinedTable, errors.UndefinedFunction, errors.InvalidSchemaName) as error:
+            raise FinazError(
+                f"the database lacks what this version needs: {error}".strip(), expected="migrations applied"
+            ) from error
