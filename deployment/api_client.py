@@ -14,7 +14,7 @@ from urllib.parse import quote
 import httpx
 
 from deployment.problems import ProblemError
-from domain.canonical import canonical, parse
+from domain.canonical import address, canonical, parse
 from domain.errors import InfrastructureError, InputError, RunNotReadyError
 
 TIMEOUT_SECONDS: Final = 30.0
@@ -85,12 +85,12 @@ class ApiClient:
         """Ask for the run to be cancelled; the run as it then stands."""
         return self._json("POST", f"/v1/runs/{_part(run_id)}/cancel")
 
-    def history(self, run_id: str) -> Iterator[dict[str, Any]]:
-        """The events of the run and of its lease, in the order of the log."""
-        return self._items(f"/v1/runs/{_part(run_id)}/events", {}, None)
+    def history(self, run_id: str) -> list[dict[str, Any]]:
+        """The events of the run and of its leases, in the order of the log."""
+        return list(self._json("GET", f"/v1/runs/{_part(run_id)}/events")["items"])
 
     def watch(self, run_id: str) -> Iterator[Message]:
-        """The run's events as they come, from its first to its last."""
+        """The run's events as they come, from its first to its last; a broken connection is taken up where it broke."""
         return self._stream(f"/v1/runs/{_part(run_id)}/watch")
 
     def result(self, run_id: str, output: str | None, form: str) -> bytes:
@@ -117,12 +117,14 @@ class ApiClient:
 
     def put_artifact(self, data: bytes) -> str:
         """Store bytes; returns their content address."""
-        answer = self._ask("PUT", "/v1/artifacts", content=data, repeat=True)
-        return str(parse(answer.content)["address"])
+        name = address(data)
+        headers = {"content-type": "application/octet-stream"}
+        self._ask("PUT", f"/v1/artifacts/{_part(name)}", content=data, headers=headers, repeat=True)
+        return name
 
-    def artifact(self, address: str) -> bytes:
+    def artifact(self, name: str) -> bytes:
         """The bytes stored under a content address."""
-        return self._ask("GET", f"/v1/artifacts/{_part(address)}", accept="*/*").content
+        return self._ask("GET", f"/v1/artifacts/{_part(name)}", accept="*/*").content
 
     def log(self, after: int = 0) -> Iterator[dict[str, Any]]:
         """All events of the log behind position `after`, to its end as it is now."""
@@ -144,7 +146,8 @@ class ApiClient:
     # ---------------------------------------------------------------- how it is said
 
     def _submit(self, path: str, body: Any, key: str) -> dict[str, Any]:
-        answer = self._ask("POST", path, content=canonical(body), headers={"Idempotency-Key": key}, repeat=True)
+        headers = {"Idempotency-Key": key, "content-type": "application/json"}
+        answer = self._ask("POST", path, content=canonical(body), headers=headers, repeat=True)
         replayed = answer.headers.get("idempotency-replayed", "false") == "true"
         return {**parse(answer.content), "replayed": replayed}
 
@@ -165,21 +168,23 @@ class ApiClient:
             left = None if left is None else left - len(page["items"])
 
     def _stream(self, path: str) -> Iterator[Message]:
-        """The messages of a stream; a broken one is taken up behind the last message."""
+        """The messages of a stream, for ever: one that breaks or pauses is taken up behind the last message."""
         last = ""
         tries = 0
         while True:
             headers = {"accept": "text/event-stream"} | ({"last-event-id": last} if last else {})
             try:
                 with self._http.stream("GET", path, headers=headers) as answer:
+                    if answer.status_code == httpx.codes.NO_CONTENT:
+                        return
                     if not answer.is_success:
                         answer.read()
-                        raise ProblemError(_document(answer))
+                        self._pause(tries, _document(answer))
                     for message in messages(answer.iter_lines()):
-                        tries = 0
-                        last = message.event_id or last
-                        if message.kind == "end":
-                            return
+                        if message.kind == "problem":
+                            self._pause(tries, message.data)
+                            break
+                        tries, last = 0, message.event_id or last
                         yield message
             except httpx.TransportError as error:
                 self._wait(tries, error)
@@ -205,12 +210,16 @@ class ApiClient:
                 answer = self._http.request(method, path, params=params, content=content, headers=sent)
                 if answer.is_success or accept_failure:
                     return answer
-                if not (may_repeat and answer.status_code in _AWAY and tries + 1 < TRIES_MAX):
-                    raise ProblemError(_document(answer))
-                time.sleep(_delay(tries))
+                self._pause(tries if may_repeat else TRIES_MAX, _document(answer))
             except httpx.TransportError as error:
                 self._wait(tries if may_repeat else TRIES_MAX, error)
             tries += 1
+
+    def _pause(self, tries: int, problem: dict[str, Any]) -> None:
+        """Wait before the next try if the server is away for a while, or raise the problem."""
+        if problem.get("status") not in _AWAY or tries + 1 >= TRIES_MAX:
+            raise ProblemError(problem)
+        time.sleep(_delay(tries))
 
     def _wait(self, tries: int, error: httpx.TransportError) -> None:
         """Wait before the next try, or raise: the tries are used up."""

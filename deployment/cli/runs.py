@@ -127,6 +127,9 @@ def get(run_id: str) -> None:
 @click.option("--sweep", metavar="SWEEP_ID", help="Only of this sweep.")
 @click.option("--from", "requested_from", metavar="INSTANT", help="Only requested at or after.")
 @click.option("--to", "requested_to", metavar="INSTANT", help="Only requested before.")
+@click.option(
+    "--position", type=int, help="Wait until the list has seen this position (submit and sweep answer theirs)."
+)
 @click.option("--limit", type=click.IntRange(1), default=LIST_ITEMS_DEFAULT, show_default=True, help="At most so many.")
 @json_option
 def list_runs(
@@ -136,6 +139,7 @@ def list_runs(
     sweep: str | None,
     requested_from: str | None,
     requested_to: str | None,
+    position: int | None,
     limit: int,
 ) -> None:
     """List runs, the newest first."""
@@ -145,9 +149,10 @@ def list_runs(
         "state": list(states),
         "tag": list(tags),
         "mode": mode,
-        "sweep_id": sweep,
+        "sweep": sweep,
         "requested_from": requested_from,
         "requested_to": requested_to,
+        "position": position,
     }
     with api() as client:
         found = list(client.runs({name: value for name, value in filters.items() if value}, limit))
@@ -192,7 +197,7 @@ def events(run_id: str) -> None:
     from deployment.cli.connection import api
 
     with api() as client:
-        found = list(client.history(run_id))
+        found = client.history(run_id)
     rows = [(e["position"], e["recorded_at"], e["stream"].partition("/")[0], e["version"], e["topic"]) for e in found]
     answer({"items": found}, lambda: table(("position", "recorded at", "stream", "version", "topic"), rows))
 

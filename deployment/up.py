@@ -1,0 +1,161 @@
+"""Everything on one machine: the database, the schema, a token, and the components under a supervisor.
+
+`finaz up`, the demo, the drills and the tests all start through `machine()`, so what they show is what an operator runs. Without
+a folder everything lives in a temporary one and is removed at the end; without a DSN an embedded PostgreSQL is started in it.
+
+What must stay true: when `machine()` has been left, no process that it started is alive and no temporary file is there; a process
+killed half-way leaves a temporary folder at most, since the components and the database end by themselves. All waits are bounded.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from deployment.embedded import EmbeddedPostgres
+from deployment.migrate import migrate
+from deployment.supervision import (
+    Component,
+    ComponentFailedError,
+    Supervisor,
+    Tell,
+    finaz_component,
+    listening_socket,
+)
+
+READY_SECONDS_MAX: Final = 120.0
+"""How long the components may take until all are ready, on a cold and busy machine."""
+
+WORKERS_MAX: Final = 64
+"""Worker processes of one machine."""
+
+DEVELOPMENT_PRINCIPAL: Final = "developer"
+_TOKEN_FILE: Final = "development-token"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to start. `environment` is that of every component before what `machine()` adds to it."""
+
+    environment: Mapping[str, str]
+    folder: Path | None = None
+    postgres_dsn: str | None = None
+    tokens_file: Path | None = None
+    host: str = "127.0.0.1"
+    port: int = 0
+    workers: int = 1
+
+
+class Machine:
+    """What runs: where the API listens, a token for it, and the supervisor that keeps it alive."""
+
+    def __init__(self, url: str, token: str, dsn: str, folder: Path, supervisor: Supervisor) -> None:
+        self.url = url
+        self.token = token
+        self.dsn = dsn
+        self.folder = folder
+        self._supervisor = supervisor
+        self.database: EmbeddedPostgres | None = None
+        self.failed: asyncio.Task[None] | None = None
+        """Ends, with the error, if a component cannot be kept alive."""
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The process id of each component that runs now, by name."""
+        return self._supervisor.pids
+
+
+@asynccontextmanager
+async def machine(plan: Plan, tell: Tell) -> AsyncIterator[Machine]:
+    """Start everything, yield when all is ready, and end everything. Raises typed errors; then, too, everything is ended."""
+    async with contextlib.AsyncExitStack() as stack:
+        folder = _folder(plan, stack)
+        database: EmbeddedPostgres | None = None
+        dsn = plan.postgres_dsn
+        if dsn is None:
+            tell("database_starting", folder=str(folder / "postgres"))
+            database = EmbeddedPostgres(folder / "postgres")
+            stack.push_async_callback(asyncio.to_thread, database.close)
+            await asyncio.to_thread(database.start)
+            dsn = database.dsn()
+        applied = await asyncio.to_thread(migrate, dsn)
+        tell("database_ready", migrations_applied=len(applied))
+        tokens_file = plan.tokens_file or folder / "tokens.json"
+        token = await asyncio.to_thread(_development_token, folder, tokens_file)
+        listener = stack.enter_context(listening_socket(plan.host, plan.port))
+        host, port = listener.getsockname()[:2]
+        environment = {
+            **plan.environment,
+            "FINAZ_POSTGRES_DSN": dsn,
+            "FINAZ_DATA_DIR": str(folder),
+            "FINAZ_TOKENS_FILE": str(tokens_file),
+        }
+        supervisor = Supervisor(_components(plan.workers, listener.fileno()), environment, tell)
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        made = Machine(url, token, dsn, folder, supervisor)
+        made.database = database
+        async with _supervised(supervisor) as made.failed:
+            yield made
+
+
+@asynccontextmanager
+async def _supervised(supervisor: Supervisor) -> AsyncIterator["asyncio.Task[None]"]:
+    """The supervisor's task, from the moment at which all components are ready; ended with everything it started."""
+    stop = asyncio.Event()
+    running = asyncio.create_task(supervisor.run(stop))
+    ready = asyncio.create_task(supervisor.all_ready())
+    try:
+        done, _ = await asyncio.wait({running, ready}, timeout=READY_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED)
+        if running in done:
+            running.result()
+        if not done:
+            raise ComponentFailedError(
+                "not everything became ready", at="finaz up", expected=f"within {READY_SECONDS_MAX:g} seconds"
+            )
+        yield running
+    finally:
+        ready.cancel()
+        stop.set()
+        await asyncio.gather(running, ready, return_exceptions=True)
+
+
+def _components(workers: int, listener: int) -> list[Component]:
+    return [
+        finaz_component("api", "api", "--listener", str(listener), descriptors=(listener,)),
+        finaz_component("projector", "projector"),
+        *(finaz_component(f"worker-{n + 1}", "worker", "--label", f"worker-{n + 1}") for n in range(workers)),
+    ]
+
+
+def _folder(plan: Plan, stack: contextlib.AsyncExitStack) -> Path:
+    """The data folder: the one given, or a temporary one that goes at the end, after everything that is in it."""
+    if plan.folder is not None:
+        plan.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return plan.folder.resolve()
+    made = Path(tempfile.mkdtemp(prefix="finaz-"))
+    stack.callback(shutil.rmtree, made, ignore_errors=True)
+    return made.resolve()
+
+
+def _development_token(folder: Path, tokens_file: Path) -> str:
+    """The token of the developer, the same as long as the folder lives; readable by this account only."""
+    from api.auth import Scope, add_token, entry_of, load_tokens, mint_token
+
+    place = folder / _TOKEN_FILE
+    if place.exists():
+        token = place.read_text("ascii").strip()
+        entry = entry_of(token, DEVELOPMENT_PRINCIPAL, Scope)
+    else:
+        token, entry = mint_token(DEVELOPMENT_PRINCIPAL, Scope, label="finaz up")
+        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(token)
+    if all(known.sha256 != entry.sha256 for known in load_tokens(tokens_file)):
+        add_token(tokens_file, entry)
+    return token
