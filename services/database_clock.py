@@ -7,7 +7,6 @@ this machine is never used, so it may be an hour off or in any zone.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -19,15 +18,18 @@ OBSERVATIONS: Final = 16
 
 
 class DatabaseClock:
-    """`observe` each instant that the database tells, as it arrives; `now` is the estimate. Before the first: `datetime.min`."""
+    """`observe` each instant that the database tells, as it arrives; `now` is the estimate. Before the first: `datetime.min`.
+
+    Both may be called from any thread.
+    """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._offsets: deque[float] = deque(maxlen=OBSERVATIONS)
+        self._offsets: tuple[float, ...] = ()
 
     def observe(self, now: datetime) -> None:
         """The database said `now` a moment ago."""
-        self._offsets.append(to_micros(now) / 1e6 - self._monotonic())
+        self._offsets = (*self._offsets[1 - OBSERVATIONS :], to_micros(now) / 1e6 - self._monotonic())
 
     def now(self) -> datetime:
         """What the database's clock shows now, or a little less."""

@@ -127,3 +127,22 @@ class BlobStore(Protocol):
     def has(self, address: str) -> bool:
         """Whether something is stored under the address (not verified)."""
         ...
+
+
+class WorkQueue(Protocol):
+    """What workers take candidates from. A reservation is a hint with a short life: never truth, and no claim."""
+
+    async def reserve(self, kind: str, lanes: Sequence[str], limit: int, owner: str, seconds: float) -> Sequence[str]:
+        """Keys of up to `limit` items that are due and that nobody reserved, in queue order; nobody else gets them for `seconds`.
+
+        An item that changes while it is reserved (it was requeued, say) is free again. Raises `StoreUnavailableError`.
+        """
+        ...
+
+
+class Wakeups(Protocol):
+    """Tells a loop to look again. A wake-up can be lost, so waiting always ends by itself."""
+
+    async def wait_async(self, timeout_seconds: float | None = None) -> bool:
+        """Return at the next wake-up, or when it is time to look anyway."""
+        ...

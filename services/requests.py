@@ -1,0 +1,160 @@
+"""Bodies of requests, typed: what a client may ask for, read strictly.
+
+A body is first read by our own parser (`domain.canonical.parse`), then becomes a typed body here. What must stay true: unknown
+fields, wrong types and names that aren't NFC are refused with their place; `1.0` is no integer; equal bodies have one canonical
+value, defaults filled in and flows in their canonical form, and that is what a body hash addresses. Pure: nothing is looked up.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+
+from domain.canonical import is_address
+from domain.errors import BodyInvalidError, FinazError
+from domain.identity import checked_name
+from domain.instants import format_instant, parse_instant
+from domain.market.flow import flow_body, parse_flow
+from domain.runs.messages import Mode
+
+SWEEP_RUNS_MAX: Final = 1000
+"""Runs that one sweep may ask for: they are one append."""
+
+TAGS_MAX: Final = 32
+"""Tags of one run."""
+
+PRIORITY_MAX: Final = 100
+"""Highest priority; the lowest is its negative."""
+
+DEADLINE_SECONDS_MAX: Final = 7 * 86_400
+"""Seconds that a run may be given at most."""
+
+DEADLINE_SECONDS_DEFAULT: Final = 86_400
+
+Priority = Annotated[int, msgspec.Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]
+DeadlineSeconds = Annotated[int, msgspec.Meta(ge=1, le=DEADLINE_SECONDS_MAX)]
+Tags = Annotated[tuple[str, ...], msgspec.Meta(max_length=TAGS_MAX)]
+Aware = Annotated[datetime, msgspec.Meta(tz=True)]
+Flow = dict[str, Any] | str
+Parameters = dict[str, dict[str, Any]]
+
+B = TypeVar("B", "RunBody", "SweepBody")
+
+
+class RunBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A run to be admitted. `flow` is a flow in canonical form or the address of a stored one; `snapshot` a manifest's address."""
+
+    mode: Mode
+    flow: Flow
+    snapshot: str
+    as_of: Aware
+    tags: Tags = ()
+    priority: Priority = 0
+    deadline_seconds: DeadlineSeconds = DEADLINE_SECONDS_DEFAULT
+
+
+class SweepBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Many runs at once: every flow, for every instrument (none: the flow's own), with every set of parameters.
+
+    One set of parameters is `{node id: {parameter: value}}`.
+    """
+
+    mode: Mode
+    flows: Annotated[tuple[Flow, ...], msgspec.Meta(min_length=1, max_length=SWEEP_RUNS_MAX)]
+    snapshot: str
+    as_of: Aware
+    instruments: Annotated[tuple[str, ...], msgspec.Meta(max_length=SWEEP_RUNS_MAX)] = ()
+    parameters: Annotated[tuple[Parameters, ...], msgspec.Meta(min_length=1, max_length=SWEEP_RUNS_MAX)] = ({},)
+    tags: Tags = ()
+    priority: Priority = 0
+    deadline_seconds: DeadlineSeconds = DEADLINE_SECONDS_DEFAULT
+
+    @property
+    def runs(self) -> int:
+        """How many runs the sweep asks for."""
+        return len(self.flows) * max(1, len(self.instruments)) * len(self.parameters)
+
+
+def parse_run_body(value: Any) -> RunBody:
+    """The typed body of `POST /v1/runs` from the value that `canonical.parse` gave.
+
+    Raises `BodyInvalidError`, `InstantInvalidError`, `NameInvalidError`, `FlowInvalidError` or `UnknownOpError`, each with the
+    place (`$.flow.nodes[0].op`).
+    """
+    body = _typed(value, RunBody)
+    _check_common(body)
+    return msgspec.structs.replace(body, flow=_checked_flow(body.flow, "$.flow"))
+
+
+def parse_sweep_body(value: Any) -> SweepBody:
+    """The typed body of a sweep; raises as `parse_run_body`, and `BodyInvalidError` for more than `SWEEP_RUNS_MAX` runs."""
+    body = _typed(value, SweepBody)
+    _check_common(body)
+    for index, instrument in enumerate(body.instruments):
+        checked_name(instrument, at=f"$.instruments[{index}]")
+    if body.runs > SWEEP_RUNS_MAX:
+        raise BodyInvalidError(f"a sweep of {body.runs} runs", at="$", expected=f"at most {SWEEP_RUNS_MAX} runs")
+    flows = tuple(_checked_flow(flow, f"$.flows[{index}]") for index, flow in enumerate(body.flows))
+    return msgspec.structs.replace(body, flows=flows)
+
+
+def body_value(body: RunBody | SweepBody) -> dict[str, Any]:
+    """The canonical value of a typed body; `address_of` it is the body hash."""
+    value: dict[str, Any] = msgspec.structs.asdict(body)
+    value["mode"] = body.mode.value
+    value["as_of"] = format_instant(body.as_of)
+    return value
+
+
+def _typed(value: Any, body_type: type[B]) -> B:
+    if isinstance(value, dict) and isinstance(value.get("as_of"), str):
+        value = {**value, "as_of": parse_instant(value["as_of"], at="$.as_of")}
+    try:
+        return msgspec.convert(value, body_type, strict=True)
+    except msgspec.ValidationError as error:
+        raise _body_invalid(str(error)) from None
+
+
+def _body_invalid(message: str) -> BodyInvalidError:
+    """msgspec's sentence, cut into what is wrong and where."""
+    detail, _, place = message.partition(" - at `")
+    return BodyInvalidError(detail, at=place.rstrip("`") or "$", expected="a body as the documentation says")
+
+
+def _check_common(body: RunBody | SweepBody) -> None:
+    if not is_address(body.snapshot):
+        raise _no_address(body.snapshot, "$.snapshot")
+    for index, tag in enumerate(body.tags):
+        checked_name(tag, at=f"$.tags[{index}]")
+
+
+def _checked_flow(flow: Flow, at: str) -> Flow:
+    """The flow in canonical form; an address stays one."""
+    if isinstance(flow, str):
+        if not is_address(flow):
+            raise _no_address(flow, at)
+        return flow
+    return canonical_flow(flow, at)
+
+
+def _no_address(text: str, at: str) -> BodyInvalidError:
+    return BodyInvalidError(f"{text[:80]!r} is no content address", at=at, expected="sha256: and 64 hex digits")
+
+
+@contextmanager
+def placed(at: str) -> Iterator[None]:
+    """Within it, the places that errors name (`$.nodes[0]`) become places below `at`."""
+    try:
+        yield
+    except FinazError as error:
+        place = (error.at or "").removeprefix("$")
+        error.at = at + (place if not place or place[0] in ".[" else f".{place}")
+        raise
+
+
+def canonical_flow(value: Any, at: str) -> dict[str, Any]:
+    """A flow in canonical form. Raises as `parse_flow`, with places below `at`."""
+    with placed(at):
+        return flow_body(parse_flow(value))
