@@ -103,6 +103,7 @@ class EmbeddedPostgres:
         self.pid: int | None = None
         """The process id of the server's first process; None while it doesn't run as far as the last request told."""
         self._sockets: Path | None = None
+        self._closed = False
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._requests = threading.Lock()
 
@@ -153,11 +154,17 @@ class EmbeddedPostgres:
         return self.pid is not None
 
     def dsn(self, dbname: str = "postgres") -> str:
-        """The connection string of a database, as a URL; the same for the life of this object."""
-        return f"postgresql://postgres@/{dbname}?host={self._socket_folder()}"
+        """The connection string of a database, as a URL; the same from the first start to `close()`."""
+        if self._sockets is None:
+            raise EmbeddedPostgresError("not started, so it has no address yet", at=str(self.folder))
+        return f"postgresql://postgres@/{dbname}?host={self._sockets}"
 
     def close(self) -> None:
-        """Stop the server, end the supervisor, and remove the folder if it was temporary. Calling it again does nothing."""
+        """Stop the server, end the supervisor, and remove the folder if it was temporary: the end of this object.
+
+        Calling it again does nothing.
+        """
+        self._closed = True
         supervisor, self._supervisor, self.pid = self._supervisor, None, None
         if supervisor is None:
             if self.temporary:
@@ -172,7 +179,6 @@ class EmbeddedPostgres:
             supervisor.kill()
             supervisor.wait()
         supervisor.stdout.close()
-        self._sockets = None
 
     def log_tail(self, size_bytes: int = 4096) -> str:
         """The end of the server's log."""
@@ -187,6 +193,8 @@ class EmbeddedPostgres:
 
     def _ask(self, **request: Any) -> dict[str, Any]:
         with self._requests:
+            if self._closed:
+                raise EmbeddedPostgresError("closed; make another object for the folder", at=str(self.folder))
             if self._supervisor is None or self._supervisor.poll() is not None:
                 self._supervisor = self._supervise()
             line = self._exchange(self._supervisor, json.dumps(request).encode() + b"\n")
@@ -246,10 +254,8 @@ class EmbeddedPostgres:
         if self._sockets is None:
             inside = self.folder / "socket"
             short = len(os.fsencode(inside / ".s.PGSQL.5432")) <= SOCKET_PATH_BYTES_MAX
-            if short and _PLAIN_PATH.fullmatch(str(inside)):
-                self._sockets = inside
-            else:
-                self._sockets = Path(tempfile.mkdtemp(prefix="finaz-pg-", dir="/tmp"))
+            plain = short and _PLAIN_PATH.fullmatch(str(inside))
+            self._sockets = inside if plain else Path(tempfile.mkdtemp(prefix="finaz-pg-", dir="/tmp"))
         return self._sockets
 
 

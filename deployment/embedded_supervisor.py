@@ -59,6 +59,7 @@ class Supervisor:
         self.lock_seconds: float = plan["limits"]["lock_seconds"]
         self.stop_seconds: float = plan["limits"]["stop_seconds"]
         self.pid: int | None = None
+        self.exit_status: int | None = None
         self.lock: int | None = None
 
     # ---------------------------------------------------------------- requests
@@ -92,8 +93,10 @@ class Supervisor:
 
     def is_running(self) -> bool:
         """Whether the server's first process lives; notices (and reaps) one that has ended."""
-        if self.pid is not None and os.waitpid(self.pid, os.WNOHANG)[0] == self.pid:
-            self.pid = None
+        if self.pid is not None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid == self.pid:
+                self.pid, self.exit_status = None, os.waitstatus_to_exitcode(status)
         return self.pid is not None
 
     def shut(self) -> None:
@@ -101,7 +104,8 @@ class Supervisor:
         try:
             self.stop({"mode": "fast"})
         finally:
-            _remove(self.sockets)
+            if self.lock is not None or self.sockets.parent != self.folder:  # else it is the folder's other owner's
+                _remove(self.sockets)
             if self.removes:
                 _remove(self.folder)
 
@@ -142,14 +146,20 @@ class Supervisor:
             "--builtin-locale=C.UTF-8", "--locale=C", "--auth-local=peer", "--auth-host=reject", "--no-instructions",
         ]  # fmt: skip
         mark = self._log_size()
-        child = self._spawn(arguments)
-        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0:
+        self.pid = self._spawn(arguments)
+        if not self._wait_for(lambda: not self.is_running(), self.start_seconds):
+            self._signal(signal.SIGKILL)
+        if self.exit_status != 0:
             raise RefusedError(f"initdb failed in {self.folder}:\n{self._log_since(mark)}")
         fresh.rename(data)
         _sync_folder(self.folder)
 
     def _clear_predecessor(self) -> None:
-        """Stop a server that still runs in our data folder, and remove a `postmaster.pid` that no server of ours stands behind."""
+        """Stop a server that still runs in our data folder, and remove the records that no server of ours stands behind.
+
+        A process that merely has the same number (after a reboot, in a restarted container) must not block the start.
+        """
+        _remove(self.sockets)
         record = self.folder / "data" / "postmaster.pid"
         pid = _pid_in(record)
         if pid is None:
@@ -162,7 +172,6 @@ class Supervisor:
             except ProcessLookupError:
                 break
             self._wait_for(lambda: not self._is_our_server(pid), self.stop_seconds)
-        # A process that merely has the same number (after a reboot, in a restarted container) must not block the start.
         record.unlink(missing_ok=True)
 
     def _is_our_server(self, pid: int) -> bool:
