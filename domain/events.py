@@ -16,7 +16,8 @@ from uuid import UUID
 
 import msgspec
 
-from domain.canonical import canonical, parse
+from domain.canonical import parse
+from domain.documents import canonical_struct
 from domain.errors import UndecodableEventError, UnknownTopicError
 
 
@@ -88,7 +89,7 @@ def topics() -> Iterator[str]:
 
 def encode(event: Event) -> bytes:
     """The stored document of an event: canonical JSON. Raises `CanonicalError` for what has no canonical form."""
-    return canonical(msgspec.to_builtins(event))
+    return canonical_struct(event)
 
 
 def decode(topic: str, document: bytes | str) -> Event:
