@@ -1,0 +1,105 @@
+"""The read models seen from outside: how each is doing, and what they count, for people and for metrics.
+
+What must stay true: looking changes nothing; counting everything costs as much as there is, so it happens at most once in
+`MEASURE_SECONDS_MIN`, however many ask. A crash leaves nothing.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from projections.position import Health, ProjectionStatus
+from projections.reading import Query
+from projections.statements import statements
+from projections.status import Projections
+
+MEASURE_SECONDS_MIN: Final = 2.0
+"""Seconds for which a count is given again instead of being counted anew."""
+
+_SQL: Final = statements("services", "read_models.sql")
+
+
+class ProjectionView(msgspec.Struct, frozen=True, kw_only=True):
+    """One projection: where it is, how far behind in events and seconds, when its runner last beat, what stopped it."""
+
+    name: str
+    inline: bool
+    state: str
+    health: str
+    generation: int
+    position: int
+    lag_events: int
+    lag_seconds: float
+    heartbeat_at: datetime | None
+    error: str | None
+
+    @property
+    def alive(self) -> bool:
+        """Whether its runner beats; an inline one is as alive as the log."""
+        return self.health != Health.DEAD.value
+
+
+class Measures(msgspec.Struct, frozen=True, kw_only=True):
+    """What the database counts: the log's last position, items of the queue by (kind, state), runs by state."""
+
+    log_position: int
+    queue: tuple[tuple[str, str, int], ...]
+    runs: tuple[tuple[str, int], ...]
+    projections: tuple[ProjectionView, ...]
+
+
+class ReadModels:
+    """The use cases of looking at read models."""
+
+    def __init__(
+        self, projections: Projections, query: Query, clock_seconds: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._projections = projections
+        self._query = query
+        self._clock_seconds = clock_seconds
+        self._counting = asyncio.Lock()
+        self._measured: tuple[float, Measures] | None = None
+
+    async def views(self) -> tuple[ProjectionView, ...]:
+        """Every projection, by name."""
+        return tuple(view_of_status(status) for status in await asyncio.to_thread(self._projections.statuses))
+
+    async def measures(self) -> Measures:
+        """The counts, at most `MEASURE_SECONDS_MIN` old."""
+        async with self._counting:
+            now = self._clock_seconds()
+            if self._measured is None or now - self._measured[0] >= MEASURE_SECONDS_MIN:
+                self._measured = now, await asyncio.to_thread(self._measure)
+            return self._measured[1]
+
+    def _measure(self) -> Measures:
+        statuses: Sequence[ProjectionStatus] = self._projections.statuses()
+        queue = tuple((str(kind), str(state), int(count)) for kind, state, count in self._query.rows(_SQL["queue"]))
+        runs = tuple((str(state), int(count)) for state, count in self._query.rows(_SQL["runs_by_state"]))
+        return Measures(
+            log_position=max((status.high_water_mark for status in statuses), default=0),
+            queue=queue,
+            runs=runs,
+            projections=tuple(view_of_status(status) for status in statuses),
+        )
+
+
+def view_of_status(status: ProjectionStatus) -> ProjectionView:
+    """The status as it is shown."""
+    failure = status.failure
+    return ProjectionView(
+        name=status.name,
+        inline=status.inline,
+        state=status.state.value,
+        health=status.health.value,
+        generation=status.generation,
+        position=status.position,
+        lag_events=status.lag_events,
+        lag_seconds=status.lag_seconds,
+        heartbeat_at=status.heartbeat_at,
+        error=None if failure is None else f"{failure.code} at position {failure.position}: {failure.reason}",
+    )
