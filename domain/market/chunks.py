@@ -1,0 +1,198 @@
+"""Chunks of a snapshot: canonical JSON Lines, written from columns and read back into columns.
+
+What must stay true: `encode_columns` writes the bytes that `canonical` would write, line by line; `read_chunk` accepts what the
+strict reader of single records accepts and nothing else. The fast reader handles plain chunks (ours are); at the least sign of
+anything else the strict one reads the chunk again, line by line, and names the event and the column of what it refuses.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any, Final
+
+import msgspec
+import numpy as np
+
+from domain.canonical import canonical
+from domain.errors import RecordInvalidError, SnapshotInvalidError
+from domain.market.compiled import Floats, Ints
+from domain.market.records import FIELDS, REVISION_MAX, MarketEvent, parse_event
+from domain.market.snapshot import ChunkRef, Manifest
+from domain.market.text_columns import (
+    OK,
+    Texts,
+    float_texts,
+    instant_texts,
+    integer_texts,
+    join_rows,
+    json_escaped,
+    parse_instants,
+    texts_of,
+)
+
+READERS_MAX: Final = 64
+"""Sets of columns whose compiled readers are kept."""
+
+
+@dataclass(frozen=True)
+class EventColumns:
+    """Events by column, in snapshot order. NaN in a value column is null."""
+
+    event_ids: Texts
+    instruments: Texts
+    event_times: Ints
+    available_at: Ints
+    revisions: Ints
+    values: dict[str, Floats]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Events of one chunk as read. `ids` and `instruments` are strings; `value_rows` holds one object per event."""
+
+    ids: list[str]
+    instruments: list[str]
+    event_times: Ints
+    available_at: Ints
+    revisions: Ints
+    values: dict[str, Floats]
+
+
+def encode_columns(events: EventColumns) -> bytes:
+    """The chunk's canonical JSON Lines: one event per line, every value column on every line, missing values `null`."""
+    quoted = {
+        "available_at": instant_texts(events.available_at),
+        "event_id": json_escaped(events.event_ids),
+        "event_time": instant_texts(events.event_times),
+        "instrument": json_escaped(events.instruments),
+    }
+    parts: list[tuple[bytes, Texts]] = []
+    before = b"{"
+    for name in sorted([*FIELDS, *events.values]):
+        quote = b'"' if name in quoted else b""
+        if name in quoted:
+            texts = quoted[name]
+        elif name == "revision":
+            texts = integer_texts(events.revisions)
+        else:
+            texts = float_texts(events.values[name])
+        parts.append((before + canonical(name) + b":" + quote, texts))
+        before = quote + b","
+    return join_rows(parts, before[:-1] + b"}\n")
+
+
+def read_chunk(data: bytes, ref: ChunkRef, manifest: Manifest) -> Rows:
+    """The events of one chunk, checked against its reference and the manifest.
+
+    Raises `ValueUnreadableError` naming event and column; `RecordInvalidError` for a line that is no event;
+    `SnapshotInvalidError` where rows, times, columns, instruments or the order are not what the manifest says.
+    """
+    rows = _read_fast(data, ref.rows, manifest.columns)
+    if rows is None:
+        rows = _read_strictly(data, manifest.columns)
+    at = ref.address
+    if len(rows.ids) != ref.rows:
+        raise SnapshotInvalidError(f"{len(rows.ids)} events", at=at, expected=f"{ref.rows}, as the manifest says")
+    if (rows.event_times[0], rows.event_times[-1]) != (ref.first_event_time, ref.last_event_time):
+        raise SnapshotInvalidError("the times do not fit", at=at, expected="first and last event_time of the manifest")
+    unknown = set(rows.instruments).difference(manifest.instruments)
+    if unknown:
+        raise SnapshotInvalidError(f"instrument {min(unknown)!r}", at=at, expected="only instruments of the manifest")
+    _check_order(rows, at)
+    return rows
+
+
+def _check_order(rows: Rows, at: str) -> None:
+    steps = np.diff(rows.event_times)
+    ties = np.flatnonzero(steps == 0)
+    wrong = np.flatnonzero(steps < 0).tolist()[:1]
+    if len(ties) and not wrong:
+        ids, revisions, instruments = rows.ids, rows.revisions, rows.instruments
+        for i in ties.tolist():
+            if ids[i] < ids[i + 1]:
+                continue
+            if ids[i] > ids[i + 1] or revisions[i] >= revisions[i + 1] or instruments[i] != instruments[i + 1]:
+                wrong = [i]
+                break
+    if wrong:
+        expected = "events in order of (event_time, event_id, revision), each once, an event_id with one instrument"
+        raise SnapshotInvalidError(f"line {wrong[0] + 2} is out of place", at=at, expected=expected)
+
+
+# ------------------------------------------------------------------------------------------------ the fast reader
+
+
+@lru_cache(maxsize=READERS_MAX)
+def _decoder(columns: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
+    revision = Annotated[int, msgspec.Meta(ge=0, le=REVISION_MAX)]
+    fields: list[tuple[str, Any]] = [(name, revision if name == "revision" else str) for name in FIELDS]
+    fields += [(f"c{index}", float | None) for index in range(len(columns))]
+    rename = {f"c{index}": column for index, column in enumerate(columns)}
+    line = msgspec.defstruct("Line", fields, rename=rename, forbid_unknown_fields=True, gc=False)
+    return msgspec.json.Decoder(line)
+
+
+def _read_fast(data: bytes, expected: int, columns: tuple[str, ...]) -> Rows | None:
+    """The rows of a plain chunk, or None where anything in it calls for the strict reader."""
+    keys = expected * (len(FIELDS) + len(columns))
+    if data.count(b'":') - data.count(b'\\":') != keys or b"\\u" in data:
+        return None  # a key stands twice, or is missing, or something is escaped
+    if any("\\" in column or '"' in column for column in columns):
+        return None
+    try:
+        lines = _decoder(columns).decode_lines(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    ids, instruments = [line.event_id for line in lines], [line.instrument for line in lines]
+    event_times, said = parse_instants(texts_of([line.event_time for line in lines]), strict=True)
+    available_at, said_too = parse_instants(texts_of([line.available_at for line in lines]), strict=True)
+    if np.any(said != OK) or np.any(said_too != OK) or not _plain(ids) or not _plain(set(instruments)):
+        return None
+    return Rows(
+        ids=ids,
+        instruments=instruments,
+        event_times=event_times,
+        available_at=available_at,
+        revisions=np.array([line.revision for line in lines], dtype=np.int64),
+        values={
+            column: np.array([getattr(line, f"c{index}") for line in lines], dtype=np.float64) + 0.0
+            for index, column in enumerate(columns)
+        },
+    )
+
+
+def _plain(names: Sequence[str] | set[str]) -> bool:
+    joined = "".join(names)
+    sizes = [len(name) for name in names]
+    return joined.isascii() and joined.isprintable() and (not sizes or (min(sizes) > 0 and max(sizes) <= 255))
+
+
+# ------------------------------------------------------------------------------------------------ the strict reader
+
+
+def _read_strictly(data: bytes, columns: tuple[str, ...]) -> Rows:
+    lines = data.split(b"\n")
+    if lines and not lines[-1]:
+        lines.pop()
+    events = [parse_event(line, at=f"line {number}") for number, line in enumerate(lines, start=1)]
+    known = set(columns)
+    for number, event in enumerate(events, start=1):
+        unknown = event.values.keys() - known
+        if unknown:
+            place = f"line {number} ({event.event_id}).{min(unknown)}"
+            raise RecordInvalidError("not a column of the snapshot", at=place, expected=", ".join(columns)[:200])
+    return rows_of(events, columns)
+
+
+def rows_of(events: Sequence[MarketEvent], columns: Sequence[str]) -> Rows:
+    """Events as columns; an event without one of the columns has null there."""
+    return Rows(
+        ids=[event.event_id for event in events],
+        instruments=[event.instrument for event in events],
+        event_times=np.array([event.event_time for event in events], dtype=np.int64),
+        available_at=np.array([event.available_at for event in events], dtype=np.int64),
+        revisions=np.array([event.revision for event in events], dtype=np.int64),
+        values={
+            column: np.array([event.values.get(column) for event in events], dtype=np.float64) for column in columns
+        },
+    )
