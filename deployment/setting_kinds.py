@@ -1,0 +1,133 @@
+"""What the text of a setting may be: each kind reads a text into a value, or says in a `ValueError` what is wrong with it."""
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from domain.errors import NameInvalidError
+from domain.identity import checked_name
+
+TOKEN_CHARACTERS_MAX: Final = 512
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """How to read a text (`ValueError` with the second half of a sentence if it is wrong), and what is expected, in words."""
+
+    expected: str
+    read: Callable[[str], Any]
+
+
+def whole(least: int, most: int) -> Kind:
+    """A whole number within bounds, in decimal digits."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch(r"-?[0-9]{1,18}", text):
+            raise ValueError("is no whole number")
+        return int(_within(int(text), least, most))
+
+    return Kind(f"a whole number from {least} to {most}", read)
+
+
+def number(least: float, most: float) -> Kind:
+    """A decimal number within bounds."""
+
+    def read(text: str) -> float:
+        if not re.fullmatch(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?", text):
+            raise ValueError("is no number")
+        return _within(float(text), least, most)
+
+    return Kind(f"a number from {least:g} to {most:g}", read)
+
+
+def choice(*words: str) -> Kind:
+    """One of some words."""
+
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError("is none of them")
+        return text
+
+    return Kind("one of " + ", ".join(words), read)
+
+
+def _within(value: float, least: float, most: float) -> float:
+    if not math.isfinite(value) or not least <= value <= most:
+        raise ValueError("is out of bounds")
+    return value
+
+
+def _dsn(text: str) -> str:
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        parts = conninfo_to_dict(text)
+    except psycopg.Error as error:
+        raise ValueError("cannot be read" if "password" in text else f"cannot be read ({str(error).strip()})") from None
+    if not parts:
+        raise ValueError("is empty")
+    return text
+
+
+def _folder(text: str) -> Path:
+    path = _path(text)
+    if path.exists() and not path.is_dir():
+        raise ValueError("is no folder")
+    return path
+
+
+def _file(text: str) -> Path:
+    path = _path(text)
+    if path.exists() and not path.is_file():
+        raise ValueError("is no file")
+    return path
+
+
+def _path(text: str) -> Path:
+    if not text.strip():
+        raise ValueError("is empty")
+    return Path(text).absolute()
+
+
+def _host(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._:-]{1,255}", text) or re.fullmatch(r"[^:]*:[^:]*", text):
+        raise ValueError("is no host")
+    return text
+
+
+def _url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        fits = False
+    if not fits or parts.query or parts.fragment or parts.username or re.search(r"\s", text):
+        raise ValueError("is no such address")
+    return text.rstrip("/")
+
+
+def _token(text: str) -> str:
+    if not re.fullmatch(f"[!-~]{{1,{TOKEN_CHARACTERS_MAX}}}", text):
+        raise ValueError("is no token")
+    return text
+
+
+def _label(text: str) -> str:
+    try:
+        return checked_name(text, at="label")
+    except NameInvalidError as error:
+        raise ValueError(f"is no name ({error.detail})") from None
+
+
+DSN: Final = Kind("a PostgreSQL URL (postgresql://…) or key=value connection string", _dsn)
+FOLDER: Final = Kind("the path of a folder, which is made if it isn't there", _folder)
+FILE: Final = Kind("the path of a file, which may not be there yet", _file)
+HOST: Final = Kind("a host name or address, without a port", _host)
+URL: Final = Kind("an address such as http://127.0.0.1:8731", _url)
+TOKEN: Final = Kind(f"1 to {TOKEN_CHARACTERS_MAX} printable ASCII characters without a space", _token)
+LABEL: Final = Kind("a name: 1 to 255 bytes, NFC, printable", _label)
