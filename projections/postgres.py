@@ -8,8 +8,8 @@ and position alike, and are made again from the log.
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Final, Generic, LiteralString, TypeVar, cast
+from contextlib import contextmanager, suppress
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 import psycopg
@@ -19,6 +19,7 @@ from domain.errors import NotFoundError, PositionConflictError, RowsRefusedError
 from projections.folding import K, ReadModel
 from projections.log import Failure, StoredEvent
 from projections.position import HEARTBEAT_SECONDS, Copy, CopyRole, CopyState
+from projections.reading import Query
 from projections.statements import statements
 
 CONNECT_SECONDS_MAX: Final = 5
@@ -86,7 +87,7 @@ class RowStore(Generic[K, R]):
     def load(self, cursor: psycopg.Cursor[Any], generation: int, keys: Sequence[K]) -> dict[K, R]:
         """The rows of these keys that exist."""
         texts = [self._text_of_key(key) for key in keys]
-        cursor.execute(_query(self.sql["load"]), {"generation": generation, "keys": texts})
+        cursor.execute(self.sql["load"], {"generation": generation, "keys": texts})
         rows = map(self.decode, [document for (document,) in cursor])
         return {self._key_of_row(row): row for row in rows}
 
@@ -94,23 +95,26 @@ class RowStore(Generic[K, R]):
         """Write the rows, whole. Raises `RowsRefusedError` for values that the columns cannot take."""
         try:
             document = msgspec.json.encode(list(rows.values())).decode()
-            cursor.execute(_query(self.sql["save"]), {"generation": generation, "rows": document})
+            cursor.execute(self.sql["save"], {"generation": generation, "rows": document})
         except (psycopg.DataError, psycopg.IntegrityError, OverflowError, ValueError, TypeError) as error:
             raise RowsRefusedError(
                 str(error).strip(), at=self.table, expected="values that its columns take"
             ) from error
 
+    def all_rows(self, query: Query) -> dict[K, R]:
+        """Every row that is being served; for tests and audits."""
+        rows = map(self.decode, [document for (document,) in query.rows(self.sql["all"])])
+        return {self._key_of_row(row): row for row in rows}
+
     def create(self, cursor: psycopg.Cursor[Any], generation: int) -> None:
         """Make the empty partition of a generation; readers of the others go on."""
         names = self._names(generation)
-        cursor.execute(sql.SQL(cast("LiteralString", _SQL["create_copy"])).format(**names))
-        cursor.execute(
-            sql.SQL(cast("LiteralString", _SQL["attach_copy"])).format(generation=sql.Literal(generation), **names)
-        )
+        cursor.execute(sql.SQL(_SQL["create_copy"]).format(**names))
+        cursor.execute(sql.SQL(_SQL["attach_copy"]).format(generation=sql.Literal(generation), **names))
 
     def drop(self, cursor: psycopg.Cursor[Any], generation: int) -> None:
         """Drop the partition of a generation, if it exists."""
-        cursor.execute(sql.SQL(cast("LiteralString", _SQL["drop_copy"])).format(**self._names(generation)))
+        cursor.execute(sql.SQL(_SQL["drop_copy"]).format(**self._names(generation)))
 
     def _names(self, generation: int) -> dict[str, sql.Identifier]:
         return {
@@ -119,7 +123,108 @@ class RowStore(Generic[K, R]):
         }
 
 
-class PostgresSession(Generic[K, R]):
+class InlineRows(Generic[K, R]):
+    """The rows of an inline projection, for making them again: built aside in a temporary table, then put right in the real one.
+
+    The package's `.sql` file has, each name followed by `_` and the projection's: `aside` (makes the temporary tables `rebuilt`,
+    `todo`, `chunk`, `touched`), `load` and `save` (of `rebuilt`), `todo_all` (every key there is, here or there), `take` (moves
+    at most `%(limit)s` keys from `todo` to `chunk`), and `repair`: one statement under the append lock that makes the rows of
+    `chunk` as `rebuilt` has them, except those of streams with events after `{mark}`, which go to `touched`.
+    """
+
+    def __init__(
+        self,
+        package: str,
+        file: str,
+        name: str,
+        row_type: type[R],
+        key_of_row: Callable[[R], K],
+        text_of_key: Callable[[K], str],
+    ) -> None:
+        self.name = name
+        self.sql: Final = statements(package, file)
+        self.decode: Final = msgspec.json.Decoder(row_type).decode
+        self._key_of_row = key_of_row
+        self._text_of_key = text_of_key
+
+    def statement(self, kind: str) -> str:
+        """One of the statements above."""
+        return self.sql[f"{kind}_{self.name}"]
+
+    def load(self, cursor: psycopg.Cursor[Any], keys: Sequence[K]) -> dict[K, R]:
+        """The rows built aside of these keys."""
+        cursor.execute(self.statement("load"), {"keys": [self._text_of_key(key) for key in keys]})
+        rows = map(self.decode, [document for (document,) in cursor])
+        return {self._key_of_row(row): row for row in rows}
+
+    def save(self, cursor: psycopg.Cursor[Any], rows: Mapping[K, R]) -> None:
+        """Write rows aside."""
+        cursor.execute(self.statement("save"), {"rows": msgspec.json.encode(list(rows.values())).decode()})
+
+    def all_rows(self, query: Query) -> dict[K, R]:
+        """Every row of the real table; for tests and audits."""
+        rows = map(self.decode, [document for (document,) in query.rows(self.statement("all"))])
+        return {self._key_of_row(row): row for row in rows}
+
+
+class LogSession:
+    """A connection of one's own that reads the log: of `model`'s categories, in ranges of positions."""
+
+    def __init__(self, dsn: str, model: ReadModel[Any, Any]) -> None:
+        self._model = model
+        self._categories = list(model.categories)
+        self._connection = connect(dsn, model.name)
+        self._cursor = self._connection.cursor()
+
+    def read(self, after: int, up_to: int, limit: int) -> list[StoredEvent]:
+        """See `projections.runner.Session`."""
+        wanted = {"after": after, "up_to": up_to, "limit": limit, "categories": self._categories}
+        with store_errors():
+            self._cursor.execute(_SQL["read"], wanted, binary=True)
+            return [StoredEvent(*row) for row in self._cursor]
+
+    def high_water_mark(self) -> int:
+        """The last position of the log."""
+        return int(self.row("high_water_mark")[0])
+
+    @contextmanager
+    def transaction(self) -> Iterator[psycopg.Cursor[Any]]:
+        """A transaction of several statements, none of which may take the append lock."""
+        with store_errors(), self._connection.transaction():
+            yield self._cursor
+
+    def find(self, statement: str, arguments: Mapping[str, Any] | None = None) -> tuple[Any, ...] | None:
+        """The first row of a statement of `projections/statements.sql`, if there is one."""
+        with store_errors():
+            return self._cursor.execute(_SQL[statement], arguments).fetchone()
+
+    def find_all(self, statement: str, arguments: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        """All rows of such a statement."""
+        with store_errors():
+            return self._cursor.execute(_SQL[statement], arguments).fetchall()
+
+    def row(self, statement: str, arguments: Mapping[str, Any] | None = None) -> tuple[Any, ...]:
+        """The first row of a statement that always has one."""
+        row = self.find(statement, arguments)
+        assert row is not None, statement
+        return row
+
+    def change(self, statement: str, arguments: Mapping[str, Any]) -> int:
+        """Execute a statement of `projections/statements.sql` and return how many rows it changed."""
+        with store_errors():
+            return self._cursor.execute(_SQL[statement], arguments).rowcount
+
+    def cancel(self) -> None:
+        """From another thread: end the statement that is being executed."""
+        with suppress(psycopg.Error):  # nothing left to cancel
+            self._connection.cancel_safe(timeout=CANCEL_SECONDS_MAX)
+
+    def close(self) -> None:
+        """End the session; never raises."""
+        self._connection.close()
+
+
+class PostgresSession(LogSession, Generic[K, R]):
     """A runner's session (`projections.runner.Session`) on the copy of `model` that has this role."""
 
     def __init__(
@@ -131,42 +236,34 @@ class PostgresSession(Generic[K, R]):
         role: CopyRole = CopyRole.ACTIVE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._model = model
+        super().__init__(dsn, model)
         self._rows = rows
-        self._owner = owner
         self._copy = {"name": model.name, "role": role.value, "owner": owner}
-        self._categories = list(model.categories)
         self._clock = clock
         self._beat_at = float("-inf")
-        self._connection = connect(dsn, model.name)
-        self._cursor = self._connection.cursor()
 
     def claim(self) -> bool:
         """See `Session`."""
-        return self._row("claim", self._copy) is not None
-
-    def unclaim(self) -> None:
-        """Give the claim back, and keep the session."""
-        self._row("unclaim", self._copy)
+        return self.find("claim", self._copy) is not None
 
     def heartbeat(self) -> tuple[str, Any]:
         """See `Session`."""
-        owner, heartbeat_at = self._row("heartbeat", self._copy) or ("", None)
+        owner, heartbeat_at = self.find("heartbeat", self._copy) or ("", None)
         return owner, heartbeat_at
 
     def evict(self) -> None:
         """See `Session`."""
-        self._row("evict", self._copy)
+        self.find("evict", self._copy)
 
     def revive(self) -> None:
         """See `Session`."""
-        self._execute("revive", self._copy)
+        self.change("revive", self._copy)
 
     def look(self) -> Copy:
         """See `Session`."""
         now = self._clock()
         due = now - self._beat_at >= HEARTBEAT_SECONDS / 2
-        row = self._row("beat" if due else "look", self._copy)
+        row = self.find("beat" if due else "look", self._copy)
         if row is None:
             raise NotFoundError("the projection has no such copy", at=f"{self._model.name} ({self._copy['role']})")
         if due:
@@ -174,18 +271,11 @@ class PostgresSession(Generic[K, R]):
         generation, position, state, mark = row
         return Copy(generation, position, CopyState(state), mark)
 
-    def read(self, after: int, up_to: int, limit: int) -> list[StoredEvent]:
-        """See `Session`."""
-        wanted = {"after": after, "up_to": up_to, "limit": limit, "categories": self._categories}
-        with store_errors():
-            self._cursor.execute(_query(_SQL["read"]), wanted, binary=True)
-            return [StoredEvent(*row) for row in self._cursor]
-
     @contextmanager
     def moving(self, seen: Copy) -> Iterator[None]:
         """See `Session`."""
         with store_errors(), self._connection.transaction():
-            if self._row("lock", self._copy) != (seen.generation, seen.position, seen.state.value):
+            if self.find("lock", self._copy) != (seen.generation, seen.position, seen.state.value):
                 raise PositionConflictError("the copy is not where it was", at=self._model.name)
             yield
 
@@ -202,37 +292,8 @@ class PostgresSession(Generic[K, R]):
     def move(self, seen: Copy, up_to: int, failure: Failure | None) -> None:
         """See `Session`."""
         place = {"generation": seen.generation, "from": seen.position, "up_to": up_to}
-        if self._execute("move", {**self._copy, **place}) != 1:
+        if self.change("move", {**self._copy, **place}) != 1:
             raise PositionConflictError("another has moved the copy", at=self._model.name)
         if failure is not None:
             error = {f"error_{field}": value for field, value in msgspec.structs.asdict(failure).items()}
-            self._execute("stop", {**self._copy, **place, **error})
-
-    @contextmanager
-    def transaction(self) -> Iterator[psycopg.Cursor[Any]]:
-        """A transaction on this session, for what comes beside the runner's work (making, swapping and dropping copies)."""
-        with store_errors(), self._connection.transaction():
-            yield self._cursor
-
-    def cancel(self) -> None:
-        """See `Session`."""
-        try:
-            self._connection.cancel_safe(timeout=CANCEL_SECONDS_MAX)
-        except psycopg.Error:
-            return  # nothing left to cancel
-
-    def close(self) -> None:
-        """End the session; never raises."""
-        self._connection.close()
-
-    def _row(self, statement: str, arguments: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        with store_errors():
-            return self._cursor.execute(_query(_SQL[statement]), arguments).fetchone()
-
-    def _execute(self, statement: str, arguments: Mapping[str, Any]) -> int:
-        with store_errors():
-            return self._cursor.execute(_query(_SQL[statement]), arguments).rowcount
-
-
-def _query(text: str) -> LiteralString:
-    return cast("LiteralString", text)  # from a .sql file of ours, never from anybody's input
+            self.change("stop", {**self._copy, **place, **error})

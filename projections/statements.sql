@@ -8,9 +8,6 @@ FROM claim
 WHERE claim.granted AND p.name = %(name)s AND p.role = %(role)s
 RETURNING p.generation
 
--- name: unclaim
-SELECT pg_advisory_unlock(hashtextextended('finaz.projections/' || %(name)s || '/' || %(role)s, 0))
-
 -- name: heartbeat
 SELECT owner, heartbeat_at FROM finaz.projections WHERE name = %(name)s AND role = %(role)s
 
@@ -99,36 +96,33 @@ LEFT JOIN LATERAL (
 WHERE p.role = 'active'
 ORDER BY p.name
 
+-- name: claim_rebuild
+SELECT pg_try_advisory_lock(hashtextextended('finaz.projections/' || %(name)s || '/building', 0))
+
 -- name: insert_building
--- The next generation. It is refused by projections_building_key while another one is being built.
 INSERT INTO finaz.projections (name, generation, role, owner)
 SELECT %(name)s, max(p.generation) + 1, 'building', %(owner)s FROM finaz.projections AS p WHERE p.name = %(name)s
 RETURNING generation
 
--- name: copies_to_drop
-SELECT p.generation FROM finaz.projections AS p WHERE p.name = %(name)s AND p.role = ANY (%(roles)s::text[]) FOR UPDATE
+-- name: delete_unserved
+-- Copies that nobody reads: retired ones, and what a rebuild that died has left.
+DELETE FROM finaz.projections AS p WHERE p.name = %(name)s AND p.role <> 'active' RETURNING p.generation
 
--- name: delete_copy
-DELETE FROM finaz.projections AS p WHERE p.name = %(name)s AND p.generation = %(generation)s AND p.role <> 'active'
-
--- name: lock_for_swap
--- The copy being served first, so that its runner cannot commit between the comparison and the swap.
-SELECT p.role, p.generation, p.position, p.state FROM finaz.projections AS p
-WHERE p.name = %(name)s AND p.role IN ('active', 'building')
-ORDER BY p.role
-FOR UPDATE
+-- name: lock_served
+-- Its runner cannot commit from here on, so that the swap happens at one position.
+SELECT p.position, p.state, p.heartbeat_at, p.owner FROM finaz.projections AS p WHERE p.name = %(name)s AND p.role = 'active' FOR UPDATE
 
 -- name: retire
 UPDATE finaz.projections AS p SET role = 'retired' WHERE p.name = %(name)s AND p.role = 'active'
 
 -- name: activate
--- The new copy is served from here on; what the operator had paused stays paused.
-UPDATE finaz.projections AS p
-SET role = 'active', state = CASE WHEN %(paused)s THEN 'paused' ELSE 'running' END, heartbeat_at = %(heartbeat_at)s
+-- What an operator had paused stays paused.
+UPDATE finaz.projections AS p SET role = 'active', state = %(state)s, heartbeat_at = %(heartbeat_at)s, owner = %(owner)s
 WHERE p.name = %(name)s AND p.role = 'building'
+RETURNING p.generation, p.position
 
 -- name: create_copy
-CREATE TABLE IF NOT EXISTS {copy} (LIKE {table} INCLUDING ALL)
+CREATE TABLE {copy} (LIKE {table} INCLUDING ALL) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05)
 
 -- name: attach_copy
 ALTER TABLE {table} ATTACH PARTITION {copy} FOR VALUES IN ({generation})

@@ -4,12 +4,16 @@ What must stay true: the row is a function of the lease's last event alone; `exp
 `ttl_seconds`, both by the database's clock. Being inline, it can never lag: a crash leaves the row and the event, or neither.
 """
 
+from datetime import datetime, timedelta
+from typing import Final
+
 import msgspec
 
-from domain.events import Event
+from domain.events import Event, Recorded
 from domain.leases.messages import LeaseGranted, LeaseReleased, LeaseRenewed
+from projections.folding import ReadModel
 
-NAME = "lease_guard"
+NAME: Final = "lease_guard"
 
 
 class GuardChange(msgspec.Struct, frozen=True):
@@ -29,3 +33,40 @@ def guard_change(event: Event) -> GuardChange | None:
     if isinstance(event, LeaseReleased):
         return GuardChange(event.resource, event.owner, event.token, None, True)
     return None
+
+
+class GuardRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A row as its table has it: what the append function makes of a lease's changes, said once more as a fold."""
+
+    resource: str
+    owner: str
+    token: int
+    expires_at: datetime
+    released: bool
+    position: int
+
+
+def key_of(event: Event) -> str | None:
+    """The resource whose lease the event changes, or None."""
+    change = guard_change(event)
+    return None if change is None else change.resource
+
+
+def apply(row: GuardRow | None, recorded: Recorded) -> GuardRow:
+    """The row after the event."""
+    change = guard_change(recorded.event)
+    assert change is not None
+    expires_at = recorded.recorded_at if row is None else row.expires_at
+    if change.ttl_seconds is not None:
+        expires_at = recorded.recorded_at + timedelta(seconds=change.ttl_seconds)
+    return GuardRow(
+        resource=change.resource,
+        owner=change.owner,
+        token=change.token,
+        expires_at=expires_at,
+        released=change.released,
+        position=recorded.position,
+    )
+
+
+MODEL: Final = ReadModel[str, GuardRow](NAME, ("lease",), key_of, apply)

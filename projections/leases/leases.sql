@@ -25,3 +25,6 @@ WHERE r.first_position > %(after)s
   AND (%(live)s::boolean IS NULL OR %(live)s::boolean = (r.state = 'GRANTED' AND clock_timestamp() < r.expires_at))
 ORDER BY r.first_position
 LIMIT %(limit)s
+
+-- name: all
+SELECT row_to_json(r)::text FROM finaz.leases AS r

@@ -8,12 +8,14 @@ Each event changes a row by its own data alone (`OutboxChange`), which lets the 
 a whole batch in one statement. `lane` and `priority` stand only in the change that creates the row.
 """
 
+from datetime import datetime, timedelta
 from enum import Enum
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
-from domain.events import Event
+from domain.errors import IllegalTransitionError
+from domain.events import Event, Recorded
 from domain.runs.messages import (
     RunCancelled,
     RunFailed,
@@ -22,6 +24,7 @@ from domain.runs.messages import (
     RunStarted,
     RunSucceeded,
 )
+from projections.folding import ReadModel
 
 NAME: Final = "outbox"
 
@@ -61,3 +64,55 @@ def outbox_change(event: Event) -> OutboxChange | None:
         case RunSucceeded() | RunFailed() | RunCancelled():
             return OutboxChange(KIND_RUN, event.run_id, OutboxState.DELIVERED)
     return None
+
+
+OutboxKey: TypeAlias = tuple[str, str]
+"""kind and key"""
+
+
+class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A row as its table has it: what the append function makes of an item's changes, said once more as a fold."""
+
+    kind: str
+    key: str
+    lane: str
+    priority: int
+    state: str
+    enqueued_position: int
+    enqueued_at: datetime
+    due_at: datetime
+    position: int
+    changed_at: datetime
+
+
+def key_of(event: Event) -> OutboxKey | None:
+    """The item that the event is about, or None."""
+    change = outbox_change(event)
+    return None if change is None else (change.kind, change.key)
+
+
+def apply(row: OutboxRow | None, recorded: Recorded) -> OutboxRow:
+    """The row after the event. Raises `IllegalTransitionError` for a change to an item that was never queued."""
+    change = outbox_change(recorded.event)
+    assert change is not None
+    position, at = recorded.position, recorded.recorded_at
+    due_at = at + timedelta(seconds=change.delay_seconds)
+    if change.lane is not None:
+        return OutboxRow(
+            kind=change.kind,
+            key=change.key,
+            lane=change.lane,
+            priority=change.priority or 0,
+            state=change.state.value,
+            enqueued_position=position,
+            enqueued_at=at,
+            due_at=due_at,
+            position=position,
+            changed_at=at,
+        )
+    if row is None:
+        raise IllegalTransitionError("the item was never queued", at=f"{change.kind}/{change.key}")
+    return msgspec.structs.replace(row, state=change.state.value, due_at=due_at, position=position, changed_at=at)
+
+
+MODEL: Final = ReadModel[OutboxKey, OutboxRow](NAME, ("run",), key_of, apply)

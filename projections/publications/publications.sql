@@ -22,3 +22,6 @@ SELECT row_to_json(r)::text FROM finaz.publications AS r
 WHERE r.position > %(after)s AND (%(artifact)s::text IS NULL OR r.artifact = %(artifact)s::text)
 ORDER BY r.position
 LIMIT %(limit)s
+
+-- name: all
+SELECT row_to_json(r)::text FROM finaz.publications AS r

@@ -35,3 +35,30 @@ SELECT (SELECT served.position FROM served),
             ORDER BY r.requested_position DESC
             LIMIT %(limit)s
         ) AS page)
+
+-- name: where_before
+AND r.requested_position < %(before)s
+
+-- name: where_principal
+AND r.principal = %(principal)s
+
+-- name: where_states
+AND r.state = ANY (%(states)s::text[])
+
+-- name: where_tags
+AND r.tags @> %(tags)s::text[]
+
+-- name: where_mode
+AND r.mode = %(mode)s
+
+-- name: where_sweep_id
+AND r.sweep_id = %(sweep_id)s
+
+-- name: where_requested_from
+AND r.requested_at >= %(requested_from)s
+
+-- name: where_requested_to
+AND r.requested_at < %(requested_to)s
+
+-- name: all
+SELECT row_to_json(r)::text FROM finaz.runs AS r

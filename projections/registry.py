@@ -1,0 +1,54 @@
+"""Every projection by its frozen name.
+
+What must stay true: a name, once released, means the same projection for ever; it stands in the database, in metrics and in what
+operators type. Asynchronous ones have a runner and a position of their own; inline ones are written inside the append.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from projections.folding import ReadModel
+from projections.leases import guard
+from projections.leases import postgres as lease_rows
+from projections.leases import projection as leases
+from projections.outbox import postgres as outbox_rows
+from projections.outbox import projection as outbox
+from projections.postgres import InlineRows, RowStore
+from projections.publications import postgres as publication_rows
+from projections.publications import projection as publications
+from projections.runs import postgres as run_rows
+from projections.runs import projection as runs
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A projection and where its rows are."""
+
+    model: ReadModel[Any, Any]
+    rows: RowStore[Any, Any] | InlineRows[Any, Any]
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    @property
+    def inline(self) -> bool:
+        """Whether it is written inside the append."""
+        return isinstance(self.rows, InlineRows)
+
+
+PROJECTIONS: Final[Mapping[str, Projection]] = MappingProxyType(
+    {
+        projection.name: projection
+        for projection in (
+            Projection(runs.MODEL, run_rows.ROWS),
+            Projection(publications.MODEL, publication_rows.ROWS),
+            Projection(leases.MODEL, lease_rows.ROWS),
+            Projection(outbox.MODEL, outbox_rows.ROWS),
+            Projection(guard.MODEL, lease_rows.GUARD_ROWS),
+        )
+    }
+)
+"""Frozen names: `runs`, `publications`, `leases` (asynchronous); `outbox`, `lease_guard` (inline)."""

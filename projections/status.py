@@ -1,0 +1,174 @@
+"""How the projections are doing, waiting for one, and telling one to pause.
+
+What must stay true: positions only grow, as they are seen from here: a rebuild swaps in a copy that is at least as far. Ages and
+lags are by the database's clock. Reading changes nothing; a pause or a resume is one statement.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from domain.errors import ProjectionStoppedError, ProjectionUnknownError, WaitTimeoutError
+from projections.log import Failure
+from projections.position import CopyState, ProjectionStatus
+from projections.reading import Query
+from projections.registry import PROJECTIONS, Projection
+from projections.statements import statements
+
+WAIT_SECONDS_MAX: Final = 60.0
+"""Seconds that one call may wait for a position."""
+
+LOOK_SECONDS: Final = (0.002, 0.005, 0.01, 0.02, 0.05)
+"""Seconds between looks at a position that is waited for; the last one from then on."""
+
+_SQL: Final = statements("projections", "statements.sql")
+
+
+class Projections:
+    """All projections of the registry, seen from outside. Blocks except where a method says otherwise; any thread may call it."""
+
+    def __init__(self, query: Query) -> None:
+        self._query = query
+
+    def statuses(self) -> list[ProjectionStatus]:
+        """Every projection, by name."""
+        found = [_status(row) for row in self._query.rows(_SQL["status"])]
+        mark = found[0].high_water_mark if found else self.high_water_mark()
+        found += [_inline_status(name, mark) for name, projection in PROJECTIONS.items() if projection.inline]
+        return sorted(found, key=lambda status: status.name)
+
+    def status(self, name: str) -> ProjectionStatus:
+        """One projection. Raises `ProjectionUnknownError`."""
+        known(name)
+        return next(status for status in self.statuses() if status.name == name)
+
+    def high_water_mark(self) -> int:
+        """The last position of the log."""
+        return int(self._query.rows(_SQL["high_water_mark"])[0][0])
+
+    def position(self, name: str) -> int:
+        """How far the projection is. An inline one is always at the log's high-water mark."""
+        if known(name).inline:
+            return self.high_water_mark()
+        rows = self._query.rows(_SQL["position"], {"name": name})
+        if not rows:
+            raise ProjectionUnknownError(
+                f"the database has no projection {name!r}", at=name, expected="migrations applied"
+            )
+        return int(rows[0][0])
+
+    def wait_for_blocking(self, name: str, position: int, timeout_seconds: float) -> int:
+        """Return the position once it is at `position` or beyond: read your own write.
+
+        Raises `WaitTimeoutError` (also for a projection that is paused or dead), `ProjectionStoppedError` where waiting is
+        useless, `ProjectionUnknownError`.
+        """
+        for pause in _pauses(timeout_seconds):
+            reached = self.position(name)
+            if reached >= position:
+                return reached
+            time.sleep(pause)
+        raise self._late(name, position, timeout_seconds)
+
+    async def wait_for(self, name: str, position: int, timeout_seconds: float) -> int:
+        """As `wait_for_blocking`, from an event loop and without holding a thread while it waits."""
+        for pause in _pauses(timeout_seconds):
+            reached = await asyncio.to_thread(self.position, name)
+            if reached >= position:
+                return reached
+            await asyncio.sleep(pause)
+        raise await asyncio.to_thread(self._late, name, position, timeout_seconds)
+
+    def pause(self, name: str) -> None:
+        """Have the projection stay where it is. An inline one cannot: it is part of every append (`ProjectionUnknownError`)."""
+        self._query.rows(_SQL["pause"], {"name": _asynchronous(name).name})
+
+    def resume(self, name: str) -> None:
+        """Let a projection go on that was paused, or that stopped at an event and may try it again."""
+        self._query.rows(_SQL["resume"], {"name": _asynchronous(name).name})
+
+    def _late(self, name: str, position: int, timeout_seconds: float) -> Exception:
+        status = self.status(name)
+        if status.failure is not None:
+            failure = status.failure
+            return ProjectionStoppedError(
+                f"it stopped before {failure.topic} at position {failure.position}: {failure.reason}",
+                at=name,
+                position=failure.position,
+                topic=failure.topic,
+            )
+        return WaitTimeoutError(
+            f"it is at {status.position} after {timeout_seconds} seconds ({status.health.value})",
+            at=name,
+            expected=f"position {position}",
+        )
+
+
+def known(name: str) -> Projection:
+    """The projection of this name. Raises `ProjectionUnknownError`."""
+    try:
+        return PROJECTIONS[name]
+    except KeyError:
+        expected = ", ".join(sorted(PROJECTIONS))
+        raise ProjectionUnknownError(f"there is no projection {name!r}", at=name, expected=expected) from None
+
+
+def _asynchronous(name: str) -> Projection:
+    projection = known(name)
+    if projection.inline:
+        raise ProjectionUnknownError("it is written with the events and has no runner", at=name, expected="another one")
+    return projection
+
+
+def _pauses(timeout_seconds: float) -> Iterator[float]:
+    """Pauses between looks, growing, until the time is over; there is a last look at the very end."""
+    until = time.monotonic() + min(max(timeout_seconds, 0.0), WAIT_SECONDS_MAX)
+    step = 0
+    while (left := until - time.monotonic()) > 0:
+        yield min(LOOK_SECONDS[min(step, len(LOOK_SECONDS) - 1)], left)
+        step += 1
+    yield 0.0
+
+
+def _status(row: tuple[Any, ...]) -> ProjectionStatus:
+    (name, generation, state, position, mark, lag_seconds, owner, heartbeat_at, heartbeat_age_seconds, moved_at) = row[
+        :10
+    ]
+    (error_position, error_stream, error_topic, error_code, error_reason, error_at, building, building_position) = row[
+        10:
+    ]
+    failure = None
+    if error_position is not None:
+        failure = Failure(error_position, error_stream, error_topic, error_code, error_reason)
+    return ProjectionStatus(
+        name=name,
+        inline=False,
+        generation=generation,
+        state=CopyState(state),
+        position=position,
+        high_water_mark=mark,
+        lag_events=max(0, mark - position),
+        lag_seconds=max(0.0, lag_seconds or 0.0),
+        owner=owner,
+        heartbeat_at=heartbeat_at,
+        heartbeat_age_seconds=heartbeat_age_seconds,
+        moved_at=moved_at,
+        failure=failure,
+        failed_at=error_at,
+        building_generation=building,
+        building_position=building_position,
+    )
+
+
+def _inline_status(name: str, mark: int) -> ProjectionStatus:
+    return ProjectionStatus(
+        name=name,
+        inline=True,
+        generation=1,
+        state=CopyState.RUNNING,
+        position=mark,
+        high_water_mark=mark,
+        lag_events=0,
+        lag_seconds=0.0,
+    )
