@@ -60,6 +60,16 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     event: Event
     metadata: Metadata = Metadata()
 
+    @property
+    def originator_id(self) -> str:
+        """The stream, by the library's name."""
+        return self.stream
+
+    @property
+    def originator_version(self) -> int:
+        """The version, by the library's name."""
+        return self.version
+
 
 def registered(event_type: type[E]) -> type[E]:
     """Class decorator: make the type decodable by its topic. A topic taken twice is a bug and refused at import."""

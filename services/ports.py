@@ -23,6 +23,16 @@ class NewEvent(msgspec.Struct, frozen=True):
     event: Event
     event_id: UUID
 
+    @property
+    def originator_id(self) -> str:
+        """The stream, by the library's name."""
+        return self.stream
+
+    @property
+    def originator_version(self) -> int:
+        """The version, by the library's name."""
+        return self.version
+
 
 class Fence(msgspec.Struct, frozen=True):
     """Guard: I am the owner of `resource`, `token` is current, the lease is live (by the database's clock).
@@ -133,10 +143,14 @@ class WorkQueue(Protocol):
     """What workers take candidates from. A reservation is a hint with a short life: never truth, and no claim."""
 
     async def reserve(self, kind: str, lanes: Sequence[str], limit: int, owner: str, seconds: float) -> Sequence[str]:
-        """Keys of up to `limit` items that are due and that nobody reserved, in queue order; nobody else gets them for `seconds`.
+        """Keys of up to `limit` items that are due and that nobody reserved, in queue order; nobody gets them for `seconds`.
 
-        An item that changes while it is reserved (it was requeued, say) is free again. Raises `StoreUnavailableError`.
+        Raises `StoreUnavailableError`.
         """
+        ...
+
+    async def release(self, kind: str, keys: Sequence[str], owner: str) -> None:
+        """Give reservations back before they end. Raises `StoreUnavailableError`."""
         ...
 
 

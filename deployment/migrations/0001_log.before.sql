@@ -77,11 +77,12 @@ CREATE TABLE finaz.outbox (
 CREATE INDEX outbox_pending_idx ON finaz.outbox (kind, lane, priority DESC, enqueued_position) WHERE state = 'pending';
 CREATE INDEX outbox_claimed_idx ON finaz.outbox (kind, lane, position) WHERE state = 'claimed';
 
--- Which worker is about to look at which item: a hint with a short life, never truth.
+-- Which worker is about to look at which item as of its change at `position`: a hint with a short life, never truth.
 CREATE TABLE finaz.reservations (
     kind text COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
     owner text COLLATE "C" NOT NULL,
+    position bigint NOT NULL,
     reserved_until timestamptz NOT NULL,
     CONSTRAINT reservations_pkey PRIMARY KEY (kind, key)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
