@@ -243,5 +243,5 @@ def _refuse_unknown(given: Mapping[str, str]) -> None:
     for name in sorted(given):
         if name.startswith(PREFIX) and name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-            hint = f"did you mean {near[0]}?" if near else "one of those that `finaz settings` shows"
-            raise SettingsError("there is no such setting", at=name, expected=hint)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise SettingsError(f"there is no such setting{hint}", at=name, expected="one that `finaz settings` shows")
