@@ -349,6 +349,12 @@ class ClockGapTooLongError(RunFailedError):
     code = "CLOCK_GAP_TOO_LONG"
 
 
+class RunTooLargeError(RunFailedError):
+    """A run would need more ticks or events than one run may hold."""
+
+    code = "RUN_TOO_LARGE"
+
+
 class ClockOrderError(FinazError):
     """An event was given to a clock that has already released its place; whoever judges lateness let it through."""
 

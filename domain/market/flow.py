@@ -108,7 +108,11 @@ def parse_flow(value: Any) -> FlowSpec:
     outputs = tuple(_output(item, at) for item, at in top.items("outputs", least=1, most=OUTPUTS_MAX))
     _unique([output.name for output in outputs], "$.outputs", ".name")
     flow = FlowSpec(version=FLOW_VERSION, name=name, instruments=instruments, clock=clock, nodes=nodes, outputs=outputs)
-    owners(flow)
+    unread = set(instruments).difference(owners(flow).values())
+    if unread:
+        raise FlowInvalidError(
+            f"no node reads {min(unread)!r}", at="$.source.instruments", expected="only those that are read"
+        )
     return flow
 
 

@@ -1,0 +1,139 @@
+"""FeatureBatch: what a run computed, as an artifact with an address.
+
+It holds the flow's address, the schema and the ticks, nothing that differs between two runs of equal work: no run, no instant,
+no machine. What must stay true: ticks stand in clock order, (event_time, event_id as UTF-8 bytes), over all instruments; a tick
+carries the outputs of its own instrument and no others, so no null is invented for an event that never arrived;
+`parse_feature_batch(batch.encode())` is the batch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from domain.canonical import address, canonical, parse
+from domain.errors import CanonicalError, NotFoundError, SnapshotInvalidError
+from domain.instants import parse_instant, to_micros
+from domain.market.compiled import Floats
+from domain.market.fields import Reader
+from domain.market.flow import FlowSpec, flow_address
+from domain.market.lanes import LaneValues, lanes_of
+from domain.market.text_columns import Texts, float_texts, instant_texts, join_rows, json_escaped, texts_of
+
+FORMAT: Final = "FEATURE_BATCH_V1"
+
+
+@dataclass(frozen=True)
+class OutputSchema:
+    """One output: its name and its instrument. Its values are binary64 or null."""
+
+    name: str
+    instrument: str
+
+
+@dataclass(frozen=True)
+class FeatureBatch:
+    """The ticks of a run by lane (instrument), and the schema in the order of the flow's outputs."""
+
+    flow: str
+    schema: tuple[OutputSchema, ...]
+    lanes: tuple[LaneValues, ...]
+
+    def lane_of(self, output: str) -> LaneValues:
+        """The ticks that carry an output: times in microseconds, ids, and its column. `NotFoundError` for an unknown output."""
+        for lane in self.lanes:
+            if output in lane.outputs:
+                return lane
+        expected = "one of " + ", ".join(described.name for described in self.schema[:16])
+        raise NotFoundError(f"no output {output[:64]!r}", at="output", expected=expected)
+
+    def values(self, output: str) -> list[float | None]:
+        """The bare list of an output's values, in clock order."""
+        column = self.lane_of(output).outputs[output]
+        return [None if value != value else value for value in column.tolist()]
+
+    def rows(self, output: str) -> int:
+        """Ticks that carry the output."""
+        return len(self.lane_of(output))
+
+    def values_hash(self, output: str) -> str:
+        """The address of the bare list of values."""
+        column = self.lane_of(output).outputs[output]
+        return address(b"[" + join_rows([(b"", float_texts(column))], b",")[:-1] + b"]")
+
+    def encode(self) -> bytes:
+        """The canonical bytes."""
+        head = canonical({"flow": self.flow, "schema": schema_body(self.schema)})
+        return head[:-1] + b',"ticks":[' + self._ticks() + b"]}"
+
+    def _ticks(self) -> bytes:
+        if len(self.lanes) == 1:
+            return _encode_lane(self.lanes[0], b",")[:-1]
+        keyed = [
+            (time, event_id.encode("utf-8"), row)
+            for lane in self.lanes
+            for time, event_id, row in zip(
+                lane.event_times.tolist(), lane.event_ids, _encode_lane(lane, b"\n").split(b"\n"), strict=False
+            )
+        ]
+        keyed.sort(key=lambda tick: tick[:2])
+        return b",".join(row for _, _, row in keyed)
+
+
+def make_feature_batch(flow: FlowSpec, lanes: Sequence[LaneValues]) -> FeatureBatch:
+    """The batch of a flow's lanes, which must be those of `lanes_of(flow)` in that order."""
+    instruments = {output.name: plan.instrument for plan in lanes_of(flow) for output in plan.outputs}
+    schema = tuple(OutputSchema(output.name, instruments[output.name]) for output in flow.outputs)
+    return FeatureBatch(flow_address(flow), schema, tuple(lanes))
+
+
+def schema_body(schema: Sequence[OutputSchema]) -> dict[str, Any]:
+    """The schema as JSON."""
+    outputs = [{"instrument": output.instrument, "name": output.name, "type": "float64"} for output in schema]
+    return {"format": FORMAT, "outputs": outputs}
+
+
+def parse_feature_batch(data: bytes) -> FeatureBatch:
+    """Read an artifact. `SnapshotInvalidError` with the place if it is no FeatureBatch."""
+    try:
+        return _read(parse(data))
+    except (CanonicalError, KeyError, TypeError, ValueError) as error:
+        raise SnapshotInvalidError(f"no FeatureBatch: {error}", at="$", expected=FORMAT) from None
+
+
+def _read(value: Any) -> FeatureBatch:
+    reader = Reader(value, "$", ("flow", "schema", "ticks"), (), SnapshotInvalidError)
+    described = Reader(reader.member("schema"), "$.schema", ("format", "outputs"), (), SnapshotInvalidError)
+    described.choice("format", (FORMAT,))
+    schema = tuple(
+        OutputSchema(item["name"], item["instrument"]) for item, _ in described.items("outputs", least=1, most=None)
+    )
+    instruments = {output.name: output.instrument for output in schema}
+    ticks: dict[str, list[dict[str, Any]]] = {output.instrument: [] for output in schema}
+    for item, at in reader.items("ticks", least=0, most=None):
+        fields = Reader(item, at, ("event_id", "event_time", "values"), (), SnapshotInvalidError)
+        owner = instruments[next(iter(fields.member("values")))]
+        ticks[owner].append(item)
+    return FeatureBatch(reader.text("flow"), schema, tuple(_lane(name, rows, schema) for name, rows in ticks.items()))
+
+
+def _lane(instrument: str, ticks: list[dict[str, Any]], schema: Sequence[OutputSchema]) -> LaneValues:
+    names = [output.name for output in schema if output.instrument == instrument]
+    times = [to_micros(parse_instant(tick["event_time"])) for tick in ticks]
+    columns: dict[str, Floats] = {
+        name: np.array([tick["values"][name] for tick in ticks], dtype=np.float64) for name in names
+    }
+    return LaneValues(instrument, np.array(times, dtype=np.int64), [tick["event_id"] for tick in ticks], columns)
+
+
+def _encode_lane(lane: LaneValues, end: bytes) -> bytes:
+    parts: list[tuple[bytes, Texts]] = [
+        (b'{"event_id":"', json_escaped(texts_of(lane.event_ids))),
+        (b'","event_time":"', instant_texts(lane.event_times)),
+    ]
+    before = b'","values":{'
+    for name in sorted(lane.outputs):
+        parts.append((before + canonical(name) + b":", float_texts(lane.outputs[name])))
+        before = b","
+    return join_rows(parts, b"}}" + end)

@@ -1,0 +1,141 @@
+"""The pipeline of a batch run: snapshot → clock → nodes → FeatureBatch.
+
+`execute` is a pure function of the flow, the manifest, the chunks and the as-of instant; between stages it calls `border`, where
+a worker looks at cancellation, deadline and progress, and may raise to leave. What must stay true: per `event_id` the highest
+revision available at or before the as-of instant takes part and no other; a chunk that is not what the manifest says, or an
+unreadable value anywhere in it, ends the run (fails closed); equal work gives equal bytes.
+
+Nothing is written here, so a crash half-way leaves nothing.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from domain.errors import ColumnUnknownError, InstrumentUnknownError, RunTooLargeError, SnapshotInvalidError
+from domain.market.chunks import Rows, read_chunk
+from domain.market.clock import Ticks
+from domain.market.compiled import Ints
+from domain.market.feature_batch import FeatureBatch, make_feature_batch
+from domain.market.flow import FlowSpec
+from domain.market.lanes import Lane, LanePlan, lanes_of
+from domain.market.records import MarketEvent
+from domain.market.snapshot import Manifest
+
+EVENTS_MAX: Final = 100_000_000
+"""Events of its instruments that one batch run may hold."""
+
+Border = Callable[[str], None]
+
+
+def no_border(stage: str) -> None:
+    """The border of a run that nobody watches."""
+
+
+def execute(
+    flow: FlowSpec, manifest: Manifest, chunks: Iterable[bytes], as_of: int, border: Border = no_border
+) -> FeatureBatch:
+    """Compute a flow over a snapshot as of an instant (microseconds since the epoch).
+
+    `chunks` gives the bytes of the manifest's chunks in its order, one at a time, so that they need not be in memory at once.
+    `border` is called with the stage behind it: `snapshot` per chunk, `clock`, then `lane` per instrument.
+    """
+    plans = lanes_of(flow)
+    _check_inputs(plans, manifest)
+    gathered = {plan.instrument: _Gathered(plan) for plan in plans}
+    for ref, data in zip(manifest.chunks, chunks, strict=True):
+        rows = read_chunk(data, ref, manifest)
+        for instrument, places in _places(rows, gathered.keys(), as_of).items():
+            gathered[instrument].add(rows, places)
+        border("snapshot")
+    events = [gathered[plan.instrument].ticks() for plan in plans]
+    border("clock")
+    lanes = []
+    for plan, ticks in zip(plans, events, strict=True):
+        lanes.append(Lane(plan).fill(ticks))
+        border("lane")
+    return make_feature_batch(flow, lanes)
+
+
+def execute_events(flow: FlowSpec, events: Iterable[MarketEvent]) -> FeatureBatch:
+    """Compute a flow over events at hand, in any order, the highest revision of each: what parity compares a stream with."""
+    highest: dict[str, MarketEvent] = {}
+    for event in events:
+        held = highest.get(event.event_id)
+        if held is None or event.revision > held.revision:
+            highest[event.event_id] = event
+    ordered = sorted(highest.values(), key=lambda event: (event.event_time, event.event_id))
+    lanes = []
+    for plan in lanes_of(flow):
+        mine = [event for event in ordered if event.instrument == plan.instrument]
+        columns = {
+            column: np.array([event.values.get(column) for event in mine], dtype=np.float64) for column in plan.columns
+        }
+        times = np.array([event.event_time for event in mine], dtype=np.int64)
+        lanes.append(Lane(plan).fill(Ticks(times, [event.event_id for event in mine], columns)))
+    return make_feature_batch(flow, lanes)
+
+
+class _Gathered:
+    """The events of one lane, gathered chunk by chunk in snapshot order."""
+
+    def __init__(self, plan: LanePlan) -> None:
+        self._plan = plan
+        self._ids: list[str] = []
+        self._times: list[Ints] = []
+        self._columns: dict[str, list[np.ndarray]] = {column: [] for column in plan.columns}
+
+    def add(self, rows: Rows, places: Ints) -> None:
+        self._ids += [rows.ids[place] for place in places.tolist()]
+        if len(self._ids) > EVENTS_MAX:
+            raise RunTooLargeError("too many events", at=self._plan.instrument, expected=f"at most {EVENTS_MAX}")
+        self._times.append(rows.event_times[places])
+        for column, parts in self._columns.items():
+            parts.append(rows.values[column][places])
+
+    def ticks(self) -> Ticks:
+        """One event per id: the revisions of an id stand next to each other, the highest last."""
+        ids = self._ids
+        keep = np.ones(len(ids), dtype=bool)
+        keep[:-1] = [left != right for left, right in pairwise(ids)]
+        kept = ids if keep.all() else [ids[place] for place in np.flatnonzero(keep).tolist()]
+        if len(set(kept)) != len(kept):
+            raise SnapshotInvalidError(
+                "an event_id has two times", at=self._plan.instrument, expected="one event_time per event_id"
+            )
+        times = np.concatenate([np.zeros(0, dtype=np.int64), *self._times])[keep]
+        columns = {column: np.concatenate([np.zeros(0), *parts])[keep] for column, parts in self._columns.items()}
+        return Ticks(times, kept, columns)
+
+
+def _places(rows: Rows, instruments: Iterable[str], as_of: int) -> dict[str, Ints]:
+    """Where in a chunk the events of each instrument stand that were available."""
+    places: dict[str, list[int]] = {instrument: [] for instrument in instruments}
+    for place, instrument in enumerate(rows.instruments):
+        if instrument in places:
+            places[instrument].append(place)
+    available = rows.available_at <= as_of
+    found = {}
+    for instrument, standing in places.items():
+        index = np.array(standing, dtype=np.int64)
+        found[instrument] = index[available[index]]
+    return found
+
+
+def _check_inputs(plans: Sequence[LanePlan], manifest: Manifest) -> None:
+    for plan in plans:
+        if plan.instrument not in manifest.instruments:
+            raise InstrumentUnknownError(
+                f"the snapshot {manifest.name!r} has no instrument {plan.instrument!r}",
+                at="source.instruments",
+                expected="one of " + ", ".join(manifest.instruments[:16]),
+            )
+        for column in plan.columns:
+            if column not in manifest.columns:
+                raise ColumnUnknownError(
+                    f"the snapshot {manifest.name!r} has no column {column!r}",
+                    at="inputs",
+                    expected="one of " + ", ".join(manifest.columns[:16]),
+                )
