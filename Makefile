@@ -1,5 +1,4 @@
 # Everything from nothing but make and Python 3.11 or later. `make` alone lists the targets.
-.POSIX:
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint format bench up lock clean
 
