@@ -27,7 +27,8 @@ from psycopg.conninfo import make_conninfo
 
 from deployment.embedded import EmbeddedPostgres
 
-GOLDENS = Path(__file__).parents[1] / "fixtures" / "goldens"
+ROOT = Path(__file__).parents[1]
+GOLDENS = ROOT / "fixtures" / "goldens"
 TEMPLATE = "finaz_template"
 
 hypothesis.settings.register_profile("ci", max_examples=60, deadline=None, derandomize=True, print_blob=True)
@@ -126,10 +127,13 @@ def _execute(dsn: str, statement: Any, *names: str) -> None:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, Any], None]:
-    """`golden(name, value)`: the value equals the file `fixtures/goldens/NAME` (text as it is, anything else as JSON)."""
+    """`golden(name, value)`: the value equals the file `fixtures/goldens/NAME` (text as it is, anything else as JSON).
+
+    A name that starts with `docs/` is a generated page, from the top of the project.
+    """
 
     def check(name: str, value: Any) -> None:
-        file = GOLDENS / name
+        file = ROOT / name if name.startswith("docs/") else GOLDENS / name
         found = (
             value if isinstance(value, str) else json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
         )
