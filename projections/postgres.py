@@ -9,7 +9,7 @@ and position alike, and are made again from the log.
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 import psycopg
@@ -63,6 +63,18 @@ def connect(dsn: str, name: str) -> psycopg.Connection[Any]:
             f"SET idle_in_transaction_session_timeout = '{IDLE_SECONDS_MAX}s'".encode()
         )
     return connection
+
+
+class Rows(Protocol[K, R]):
+    """Where the rows of a copy are (`RowStore` for read models). Both work inside the caller's transaction."""
+
+    def load(self, cursor: psycopg.Cursor[Any], generation: int, keys: Sequence[K]) -> Mapping[K, R]:
+        """The rows of these keys that exist."""
+        ...
+
+    def save(self, cursor: psycopg.Cursor[Any], generation: int, rows: Mapping[K, R]) -> None:
+        """Write the rows, whole. Raises `RowsRefusedError` for values that cannot be held."""
+        ...
 
 
 class RowStore(Generic[K, R]):
@@ -231,7 +243,7 @@ class PostgresSession(LogSession, Generic[K, R]):
         self,
         dsn: str,
         model: ReadModel[K, R],
-        rows: RowStore[K, R],
+        rows: Rows[K, R],
         owner: str,
         role: CopyRole = CopyRole.ACTIVE,
         clock: Callable[[], float] = time.monotonic,
@@ -279,7 +291,7 @@ class PostgresSession(LogSession, Generic[K, R]):
                 raise PositionConflictError("the copy is not where it was", at=self._model.name)
             yield
 
-    def load(self, seen: Copy, keys: Sequence[K]) -> dict[K, R]:
+    def load(self, seen: Copy, keys: Sequence[K]) -> Mapping[K, R]:
         """See `Session`."""
         with store_errors():
             return self._rows.load(self._cursor, seen.generation, keys)

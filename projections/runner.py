@@ -40,6 +40,9 @@ R = TypeVar("R")
 Point: TypeAlias = Callable[[str], None]
 """Passed before and after each commit of rows and position: where a test plants a crash."""
 
+Attend: TypeAlias = Callable[[], float | None]
+"""What else to do while the copy is caught up and claimed (a process manager issues what is due); seconds until there is more."""
+
 Report: TypeAlias = Callable[[str, Mapping[str, Any]], None]
 """What happened, for logs and metrics: a name and its details. It must not block; what it raises is dropped."""
 
@@ -100,6 +103,11 @@ def nowhere(name: str) -> None:
 
 def unheard(event: str, details: Mapping[str, Any]) -> None:
     """Nobody listens."""
+
+
+def nothing_else() -> float | None:
+    """Folding is all that there is to do."""
+    return None
 
 
 def run_once(
@@ -166,6 +174,7 @@ class Runner:
         poll_seconds: float = POLL_SECONDS,
         report: Report = unheard,
         point: Point = nowhere,
+        attend: Attend = nothing_else,
     ) -> None:
         self.model = model
         self.progress: Progress | None = None
@@ -175,6 +184,7 @@ class Runner:
         self._poll_seconds = poll_seconds
         self._report_to = report
         self._point = point
+        self._attend = attend
         self._wake = threading.Event()
         self._stopping = False
         self._session: Session[Any, Any] | None = None
@@ -255,14 +265,18 @@ class Runner:
             progress = run_once(session, self.model, self._batch_events_max, self._point)
         except PositionConflictError:
             return  # paused, swapped or moved under our hands: look again
-        self._failures = 0
         before, self.progress = self.progress, progress
         if progress.failure is not None:
             self._report("projection_stopped", failure=progress.failure)
         elif progress.applied or before is None or before.state is not progress.state:
             self._report("projection_moved", progress=progress)
+        idle = self._poll_seconds
+        if progress.caught_up and progress.state is CopyState.RUNNING:
+            wanted = self._attend()
+            idle = idle if wanted is None else min(idle, wanted)
+        self._failures = 0
         if progress.caught_up or progress.state is not CopyState.RUNNING:
-            self._wait(self._poll_seconds, wakeable=True)
+            self._wait(idle, wakeable=True)
 
     def _wait(self, seconds: float, *, wakeable: bool) -> None:
         """Wait for a wake-up (or not even that), a stop, or the time."""
