@@ -15,7 +15,7 @@ import httpx
 
 from deployment.problems import ProblemError
 from domain.canonical import address, canonical, parse
-from domain.errors import InfrastructureError, InputError, RunNotReadyError
+from domain.errors import BlobCorruptError, BlobMissingError, InfrastructureError, InputError, RunNotReadyError
 
 TIMEOUT_SECONDS: Final = 30.0
 """How long one request may take; streams may pause this long between two messages (the server sends a comment sooner)."""
@@ -132,7 +132,7 @@ class ApiClient:
 
     def projections(self) -> list[dict[str, Any]]:
         """How far each projection has come."""
-        return list(self._items("/v1/projections", {}, None))
+        return list(self._json("GET", "/v1/projections")["items"])
 
     def rebuild(self, name: str) -> dict[str, Any]:
         """Rebuild a projection from the first event."""
@@ -230,6 +230,37 @@ class ApiClient:
                 expected="a server started by finaz up or finaz api; FINAZ_API_URL says where",
             ) from error
         time.sleep(_delay(tries))
+
+
+class ApiBlobStore:
+    """The blob store behind the API, as `services.ports.BlobStore`: for who has no access to where the blobs stand."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+
+    def put(self, data: bytes) -> str:
+        """Store the bytes durably; returns their address."""
+        return self._client.put_artifact(data)
+
+    def get(self, name: str) -> bytes:
+        """The bytes, hashed again here. Raises `BlobMissingError` or `BlobCorruptError`."""
+        try:
+            data = self._client.artifact(name)
+        except ProblemError as error:
+            if error.problem.get("code") == BlobMissingError.code:
+                raise BlobMissingError("no blob is stored under this address", at=name) from error
+            raise
+        if address(data) != name:
+            raise BlobCorruptError("what came does not hash to its address", at=name, expected=name)
+        return data
+
+    def has(self, name: str) -> bool:
+        """Whether something is stored under the address."""
+        try:
+            self.get(name)
+        except (BlobMissingError, BlobCorruptError):
+            return False
+        return True
 
 
 def messages(lines: Iterator[str]) -> Iterator[Message]:

@@ -16,8 +16,11 @@ _QUIET: Final = ("httpx", "httpcore", "uvicorn.access", "psycopg.pool", "asyncio
 """Loggers of libraries that tell at `info` what our own lines tell already."""
 
 
-def set_up_logs(level: str, component: str) -> None:
-    """Send structlog's and the standard library's loggers to standard error as JSON, with the component's name on each line."""
+def set_up_logs(level: str, form: str, component: str) -> None:
+    """Send structlog's and the standard library's loggers to standard error, with the component's name on each line.
+
+    `form` is `json`, or `console` for people.
+    """
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -26,6 +29,9 @@ def set_up_logs(level: str, component: str) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
         structlog.processors.format_exc_info,
     ]
+    renderer: Any = structlog.processors.JSONRenderer(sort_keys=True, default=str)
+    if form == "console":
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), timestamp_key="at")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -33,7 +39,7 @@ def set_up_logs(level: str, component: str) -> None:
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 _component_adder(component),
-                structlog.processors.JSONRenderer(sort_keys=True, default=str),
+                renderer,
             ],
         )
     )

@@ -19,7 +19,7 @@ from typing import Final
 from deployment.lifeline import READY
 from domain.errors import InfrastructureError
 
-STOP_SECONDS_MAX: Final = 20.0
+STOP_SECONDS_MAX: Final = 30.0
 """How long components may take to end after SIGTERM; then SIGKILL. Their own limits are shorter."""
 
 RESTARTS_MAX: Final = 10
@@ -63,10 +63,16 @@ def restart_delay_seconds(deaths: int) -> float | None:
 
 
 class Supervisor:
-    """Runs components until `stop` is set. `tell` hears what happens; `environment` is that of every component."""
+    """Runs components until `stop` is set. `tell` hears what happens; `environment` is that of every component.
 
-    def __init__(self, components: Sequence[Component], environment: Mapping[str, str], tell: Tell) -> None:
+    What they write goes to `output`, a file descriptor; without one, to our own standard error.
+    """
+
+    def __init__(
+        self, components: Sequence[Component], environment: Mapping[str, str], tell: Tell, output: int | None = None
+    ) -> None:
         self._components = tuple(components)
+        self._output = sys.stderr.fileno() if output is None else output
         self._environment = dict(environment)
         self._tell = tell
         self._processes: dict[str, asyncio.subprocess.Process] = {}
@@ -120,7 +126,7 @@ class Supervisor:
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
-                process = await _started(component, theirs.fileno(), self._environment)
+                process = await _started(component, theirs.fileno(), self._environment, self._output)
             self._processes[component.name] = process
             self._tell("component_started", component=component.name, pid=process.pid)
             waits = [
@@ -179,13 +185,17 @@ def listening_socket(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def _started(component: Component, line: int, environment: Mapping[str, str]) -> asyncio.subprocess.Process:
+async def _started(
+    component: Component, line: int, environment: Mapping[str, str], output: int
+) -> asyncio.subprocess.Process:
     """The component's process: in a session of its own, so that Ctrl-C reaches the supervisor alone, which ends it in order."""
     command = (*component.command, "--lifeline", str(line))
     try:
         return await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
             pass_fds=(*component.descriptors, line),
             env=environment,
             start_new_session=True,

@@ -35,6 +35,9 @@ READY_SECONDS_MAX: Final = 120.0
 WORKERS_MAX: Final = 64
 """Worker processes of one machine."""
 
+LOG_FILE: Final = "components.log"
+LOG_TAIL_BYTES: Final = 8192
+
 DEVELOPMENT_PRINCIPAL: Final = "developer"
 _TOKEN_FILE: Final = "development-token"
 
@@ -50,6 +53,8 @@ class Plan:
     host: str = "127.0.0.1"
     port: int = 0
     workers: int = 1
+    quiet: bool = False
+    """Whether components write to the file `LOG_FILE` in the folder instead of standard error."""
 
 
 class Machine:
@@ -70,10 +75,18 @@ class Machine:
         """The process id of each component that runs now, by name."""
         return self._supervisor.pids
 
+    def log_tail(self) -> str:
+        """The end of what quiet components wrote."""
+        file = self.folder / LOG_FILE
+        return file.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace") if file.exists() else ""
+
 
 @asynccontextmanager
-async def machine(plan: Plan, tell: Tell) -> AsyncIterator[Machine]:
-    """Start everything, yield when all is ready, and end everything. Raises typed errors; then, too, everything is ended."""
+async def machine(plan: Plan, tell: Tell, stop: asyncio.Event | None = None) -> AsyncIterator[Machine]:
+    """Start everything, yield when all is ready (or `stop` is set before that), and end everything.
+
+    Raises typed errors; then, too, everything is ended.
+    """
     async with contextlib.AsyncExitStack() as stack:
         folder = _folder(plan, stack)
         database: EmbeddedPostgres | None = None
@@ -96,22 +109,23 @@ async def machine(plan: Plan, tell: Tell) -> AsyncIterator[Machine]:
             "FINAZ_DATA_DIR": str(folder),
             "FINAZ_TOKENS_FILE": str(tokens_file),
         }
-        supervisor = Supervisor(_components(plan.workers, listener.fileno()), environment, tell)
+        output = stack.enter_context((folder / LOG_FILE).open("ab")).fileno() if plan.quiet else None
+        supervisor = Supervisor(_components(plan.workers, listener.fileno()), environment, tell, output)
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         made = Machine(url, token, dsn, folder, supervisor)
         made.database = database
-        async with _supervised(supervisor) as made.failed:
+        async with _supervised(supervisor, stop or asyncio.Event()) as made.failed:
             yield made
 
 
 @asynccontextmanager
-async def _supervised(supervisor: Supervisor) -> AsyncIterator["asyncio.Task[None]"]:
+async def _supervised(supervisor: Supervisor, stop_early: asyncio.Event) -> AsyncIterator["asyncio.Task[None]"]:
     """The supervisor's task, from the moment at which all components are ready; ended with everything it started."""
     stop = asyncio.Event()
     running = asyncio.create_task(supervisor.run(stop))
-    ready = asyncio.create_task(supervisor.all_ready())
+    waits = [asyncio.create_task(supervisor.all_ready()), asyncio.create_task(stop_early.wait())]
     try:
-        done, _ = await asyncio.wait({running, ready}, timeout=READY_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait({running, *waits}, timeout=READY_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED)
         if running in done:
             running.result()
         if not done:
@@ -120,9 +134,10 @@ async def _supervised(supervisor: Supervisor) -> AsyncIterator["asyncio.Task[Non
             )
         yield running
     finally:
-        ready.cancel()
         stop.set()
-        await asyncio.gather(running, ready, return_exceptions=True)
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(running, *waits, return_exceptions=True)
 
 
 def _components(workers: int, listener: int) -> list[Component]:

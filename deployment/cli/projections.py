@@ -18,7 +18,7 @@ def status() -> None:
 
     with api() as client:
         found = client.projections()
-    columns = ("name", "state", "position", "lag_events", "lag_seconds", "heartbeat_at", "error")
+    columns = ("name", "health", "state", "position", "lag_events", "lag_seconds", "heartbeat_at", "error")
     rows = [[one.get(column) for column in columns] for one in found]
     answer({"items": found}, lambda: table([column.replace("_", " ") for column in columns], rows))
 

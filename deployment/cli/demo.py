@@ -1,0 +1,98 @@
+"""`finaz demo`: the whole way, from a file of real prices to published results, judged at the end."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from deployment.cli.output import EXIT_FAILED, json_line, json_option, table, wants_json
+
+if TYPE_CHECKING:
+    from deployment.demo import Report
+
+
+@click.command(epilog="Example: finaz demo --json")
+@json_option
+def demo() -> int:
+    """Show the whole way, from real prices to published results.
+
+    In a temporary folder: starts the database and every component, imports five tickers' prices, submits one EMA run per ticker and
+    the fixture run over HTTP, watches them, prints results and plots. Exit status 0 only if every check at the end held.
+    """
+    from deployment.demo import show
+
+    report = show(say=_say, quiet=wants_json())
+    if wants_json():
+        json_line(_document(report))
+    else:
+        _print(report)
+    return 0 if report.held else EXIT_FAILED
+
+
+def _say(text: str) -> None:
+    if not wants_json():
+        click.echo(text, err=True)
+
+
+def _document(report: "Report") -> dict[str, Any]:
+    evidence = report.evidence
+    names = {run_id: ticker for ticker, run_id in evidence.tickers.items()}
+    return {
+        "ok": report.held,
+        "values_hash": report.values_hash,
+        "golden": report.golden,
+        "runs": [
+            {
+                "run_id": run["run_id"],
+                "name": names.get(run["run_id"], "fixture"),
+                "state": run["state"],
+                "results": run["results"],
+                "events": len(evidence.events[run["run_id"]]),
+            }
+            for run in evidence.runs
+        ],
+        "events": sum(map(len, evidence.events.values())),
+        "snapshots": dict(report.snapshots),
+        "checks": [{"name": check.name, "held": check.held, "found": check.found} for check in report.checks],
+        "seconds": report.seconds,
+    }
+
+
+def _print(report: "Report") -> None:
+    from deployment.demo import EMA_LENGTH
+    from deployment.plots import plot
+
+    evidence = report.evidence
+    names = {run_id: ticker for ticker, run_id in evidence.tickers.items()}
+    for ticker, run_id in evidence.tickers.items():
+        dates = [date for date, _ in evidence.prices[ticker]]
+        lines: dict[str, Sequence[float | None]] = {
+            "price": [price for _, price in evidence.prices[ticker]],
+            f"EMA({EMA_LENGTH})": list(evidence.values.get(run_id, ())),
+        }
+        click.echo(plot(f"{ticker}: adjusted close and EMA({EMA_LENGTH})", dates, lines))
+    rows = [
+        _row(names.get(run["run_id"], "fixture"), run, evidence.values.get(run["run_id"], ())) for run in evidence.runs
+    ]
+    table(("run of", "state", "rows", "last value", "values hash", "attempts"), rows)
+    for check in report.checks:
+        click.echo(f"{'ok     ' if check.held else 'BROKEN '} {check.name}{'' if check.held else ': ' + check.found}")
+    click.echo(f"{sum(map(len, evidence.events.values()))} events read back, {report.seconds:.1f} seconds")
+    if report.held:
+        click.echo(f"golden OK {report.values_hash}")
+    else:
+        broken = ", ".join(check.name for check in report.checks if not check.held)
+        click.echo(f"golden NOT OK: {broken}")
+
+
+def _row(name: str, run: Mapping[str, Any], values: Sequence[float | None]) -> tuple[Any, ...]:
+    result = run["results"][0] if run["results"] else None
+    last = next((value for value in reversed(values) if value is not None), None)
+    return (
+        name,
+        run["state"],
+        result and result["rows"],
+        None if last is None else f"{last:.4f}",
+        result and result["values_hash"],
+        run["attempts"],
+    )

@@ -1,0 +1,93 @@
+"""The processes: each opens its parts, says that it is ready, works until it is told to stop, and closes what it opened.
+
+What must stay true: a process outlives its database (its parts wait and try again) and ends within a bounded time after SIGTERM,
+with status 0; only what it cannot ever do (a wrong setting, a place that is taken) ends it with an error. Every process start has
+a new owner id, so nobody takes over leases by having a name.
+"""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from deployment import wiring
+from deployment.lifeline import Lifeline
+from deployment.settings import Settings
+from domain.errors import InfrastructureError
+
+PROJECTOR_STOP_SECONDS_MAX: Final = 15.0
+"""How long a projector's threads may take to end their batch; what they were doing is then cut off and repeated later."""
+
+T = TypeVar("T")
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger("finaz.process")
+
+
+def run_uvloop(main: Coroutine[Any, Any, T]) -> T:
+    """Run a process's main coroutine on uvloop."""
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
+
+
+async def serve_api(settings: Settings, listener: socket.socket, line: Lifeline) -> None:
+    """Serve HTTP on a listening socket until told to stop."""
+    from api.app import create_app
+    from api.server import make_server
+
+    host, port = listener.getsockname()[:2]
+    async with line, wiring.api_parts(settings) as parts:
+        server = make_server(create_app(parts), host, port, on_ready=lambda _: line.ready())
+        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment] # the lifeline has them
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        stopped = asyncio.create_task(line.stop.wait())
+        await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        server.should_exit = True
+        await serving
+        if not server.started:
+            raise InfrastructureError("the server did not start; the log says why", at=f"{host}:{port}")
+    _log.info("stopped", component="api")
+
+
+async def work(settings: Settings, label: str, line: Lifeline) -> None:
+    """Execute runs until told to stop."""
+    async with line, wiring.batch_worker(settings, label) as worker:
+        line.ready()
+        await worker.run(line.stop)
+
+
+async def project(settings: Settings, only: tuple[str, ...], line: Lifeline) -> None:
+    """Keep the read models up to date until told to stop, each in a thread of its own."""
+    async with line, wiring.projection_runners(settings, only, _report_projection) as runners:
+        threads = [threading.Thread(target=runner.run, name=runner.name, daemon=True) for runner in runners]
+        for thread in threads:
+            thread.start()
+        line.ready()
+        await line.stop.wait()
+        for runner in runners:
+            runner.stop()
+        await asyncio.to_thread(_join, threads, PROJECTOR_STOP_SECONDS_MAX)
+        for runner, thread in zip(runners, threads, strict=True):
+            if thread.is_alive():
+                _log.warning("cut off", projection=runner.name)
+                runner.interrupt()
+        await asyncio.to_thread(_join, threads, 2.0)
+
+
+def _join(threads: list[threading.Thread], seconds_max: float) -> None:
+    import time
+
+    deadline = time.monotonic() + seconds_max
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _report_projection(event: str, details: Mapping[str, Any]) -> None:
+    """What a runner tells, as a line of the log: at `warning` where something failed."""
+    failed = any(name in details for name in ("error", "reason", "code"))
+    (_log.warning if failed else _log.info)(event, **details)

@@ -1,0 +1,210 @@
+"""The composition root: from settings to parts that work together; the only place that knows which adapter stands behind a port.
+
+Each function here opens what one process needs and closes it at the end, in the reverse order, also if opening fails half-way.
+What must stay true: nothing below this file reads settings; opening touches no server where it can be helped, so a process starts
+while its database is away and waits for it.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import structlog
+
+from deployment.settings import Settings
+from domain.errors import InputError
+from projections.inline import INLINE
+from services.batch_parts import WorkerEvent, WorkerSettings
+from services.cas import DirectoryBlobStore
+from services.ports import BlobStore
+from services.store.application import Log
+from services.store.notifications import EVENTS, OUTBOX
+
+if TYPE_CHECKING:
+    from api.parts import ApiParts
+    from projections.runner import Runner
+    from services.batch_worker import BatchWorker
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger("finaz.worker")
+
+_LEVELS: Final = {
+    "run.stage": logging.DEBUG,
+    "lease.renewed": logging.DEBUG,
+    "worker.idle": logging.DEBUG,
+    "run.claimed": logging.DEBUG,
+    "run.lost_race": logging.DEBUG,
+    "run.failed": logging.WARNING,
+    "run.requeued": logging.WARNING,
+    "run.lease_lost": logging.WARNING,
+    "run.stalled": logging.WARNING,
+    "run.abandoned": logging.WARNING,
+    "run.unreadable": logging.ERROR,
+    "run.defect": logging.ERROR,
+    "worker.unavailable": logging.WARNING,
+    "worker.defect": logging.ERROR,
+}
+
+
+@asynccontextmanager
+async def opened_log(settings: Settings) -> AsyncIterator[Log]:
+    """The event log of the database in the settings. Raises `SettingsError` if there is none."""
+    log = Log(settings.required_postgres_dsn(), INLINE)
+    try:
+        yield log
+    finally:
+        await asyncio.to_thread(log.close)
+
+
+def blob_store(settings: Settings) -> BlobStore:
+    """The content-addressed store of the settings."""
+    return DirectoryBlobStore(settings.required_cas_dir())
+
+
+# ------------------------------------------------------------------------------------------------ the API
+
+
+@asynccontextmanager
+async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
+    """What the API is made of."""
+    from api.auth import Tokens
+    from api.health import database_probe, migrations_probe, projections_probe
+    from api.metrics import Metrics
+    from api.parts import ApiParts
+    from api.tail import LogTail
+    from deployment.migrate import pending
+    from projections.runs.postgres import RunsReader
+    from projections.status import Projections
+    from services.admission import Admissions
+    from services.read_models import ReadModels
+    from services.results import Results
+    from services.run_listing import RunListing
+    from services.runs import Runs
+
+    dsn = settings.required_postgres_dsn()
+    async with opened_log(settings) as log:
+        blobs = blob_store(settings)
+        projections = Projections(log.pool)
+        read_models = ReadModels(projections, log.pool)
+        with log.listener.waker(EVENTS) as wakeups:
+            yield ApiParts(
+                log=log,
+                blobs=blobs,
+                admissions=Admissions(log, blobs),
+                runs=Runs(log),
+                results=Results(blobs),
+                listing=RunListing(RunsReader(log.pool), projections),
+                read_models=read_models,
+                tokens=Tokens(path=settings.required_tokens_file()),
+                tail=LogTail(log, wakeups),
+                metrics=Metrics(),
+                probes={
+                    "database": database_probe(log),
+                    "migrations": migrations_probe(lambda: not pending(dsn)),
+                    "projections": projections_probe(read_models),
+                },
+                version=version("finaz-runtime"),
+            )
+
+
+# ------------------------------------------------------------------------------------------------ the worker
+
+
+@asynccontextmanager
+async def batch_worker(settings: Settings, label: str) -> AsyncIterator["BatchWorker"]:
+    """A batch worker under an owner id of its own, woken by notification."""
+    from services.batch_worker import BatchWorker
+    from services.store.work_queue import OutboxQueue
+
+    async with opened_log(settings) as log:
+        owner = f"worker_{uuid4().hex}"
+        _log.info("worker.opened", owner=owner, label=label)
+        worker = BatchWorker(
+            log,
+            blob_store(settings),
+            OutboxQueue(log.pool),
+            worker_settings(settings, label),
+            owner,
+            log_worker_event,
+        )
+        with log.listener.waker(OUTBOX, poll_seconds=settings.worker_poll_seconds) as waker:
+            waking = asyncio.create_task(_forward(waker, worker.wake))
+            try:
+                yield worker
+            finally:
+                waking.cancel()
+                await asyncio.gather(waking, return_exceptions=True)
+
+
+def worker_settings(settings: Settings, label: str) -> WorkerSettings:
+    """How the worker of these settings behaves."""
+    return WorkerSettings(
+        label=label or settings.worker_label or "",
+        lease_ttl_seconds=settings.lease_ttl_seconds,
+        poll_seconds=settings.worker_poll_seconds,
+        grace_seconds=settings.worker_grace_seconds,
+        thread_slots=settings.worker_slots,
+    )
+
+
+def log_worker_event(event: WorkerEvent) -> None:
+    """What a worker does, as a line of the log."""
+    level = _LEVELS.get(event.name, logging.INFO)
+    facts = {"run_id": event.run_id, "token": event.token, "position": event.position}
+    facts |= {"stage": event.stage, "detail": event.detail}
+    _log.log(level, event.name, **{name: value for name, value in facts.items() if value})
+
+
+async def _forward(waker: Any, wake: Callable[[], None]) -> None:
+    async for _ in waker.wakes_async():
+        wake()
+
+
+# ------------------------------------------------------------------------------------------------ the projector
+
+
+@asynccontextmanager
+async def projection_runners(
+    settings: Settings, only: tuple[str, ...], report: Callable[[str, Mapping[str, Any]], None]
+) -> AsyncIterator[list["Runner"]]:
+    """A runner for each asynchronous projection (`only`: for these), woken by notification; their threads are the caller's."""
+    import threading
+
+    from projections.postgres import PostgresSession, RowStore
+    from projections.registry import PROJECTIONS
+    from projections.runner import Runner
+    from services.store.notifications import Listener
+
+    dsn = settings.required_postgres_dsn()
+    owner = f"projector_{uuid4().hex}"
+    names = [name for name, projection in PROJECTIONS.items() if not projection.inline]
+    for name in only:
+        if name not in names:
+            raise InputError(f"there is no projection {name!r} with a runner", at="--only", expected=", ".join(names))
+
+    def runner(name: str) -> Runner:
+        model, rows = PROJECTIONS[name].model, PROJECTIONS[name].rows
+        assert isinstance(rows, RowStore)
+        return Runner(
+            model,
+            lambda: PostgresSession(dsn, model, rows, owner),
+            poll_seconds=settings.projection_poll_seconds,
+            report=report,
+        )
+
+    runners = [runner(name) for name in names if not only or name in only]
+    async with AsyncExitStack() as stack:
+        listener = Listener(dsn, (EVENTS,))
+        stack.callback(listener.close)
+        waker = stack.enter_context(listener.waker(EVENTS))
+
+        def forward() -> None:
+            for _ in waker.wakes():
+                for one in runners:
+                    one.wake()
+
+        threading.Thread(target=forward, name="finaz-projector-wakes", daemon=True).start()
+        yield runners

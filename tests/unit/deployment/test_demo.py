@@ -1,0 +1,112 @@
+"""The demo's judgement is a pure function of what it fetched: whole evidence passes, and each fault in it fails its own check."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from deployment.demo import EMA_LENGTH, GOLDEN, Evidence, judge, naive_ema
+from domain.canonical import address_of
+
+GOLDEN_VALUES = [None, None, 2.0, 3.0, 4.0, 5.0]
+PRICES = [10.0 + (n * 7) % 13 for n in range(EMA_LENGTH + 20)]
+
+
+def run_of(run_id: str, values: list[float | None]) -> dict[str, Any]:
+    result = {"output": "ema", "rows": len(values), "values_hash": address_of(values)}
+    return {"run_id": run_id, "state": "SUCCEEDED", "results": [result], "attempts": 1}
+
+
+def events_of(run_id: str, first: int) -> list[dict[str, Any]]:
+    topics = [
+        ("run", "run.requested.v1"),
+        ("lease", "lease.granted.v1"),
+        ("run", "run.started.v1"),
+        ("run", "run.result_published.v1"),
+        ("run", "run.succeeded.v1"),
+        ("lease", "lease.released.v1"),
+    ]
+    versions = {"run": 0, "lease": 0}
+    events = []
+    for offset, (category, topic) in enumerate(topics):
+        versions[category] += 1
+        stream = f"{category}/{run_id}"
+        events.append(
+            {"position": first + offset, "stream": stream, "version": versions[category], "topic": topic}
+        )
+    return events
+
+
+def whole() -> dict[str, Any]:
+    """Evidence in which everything holds, as plain data."""
+    ema = naive_ema(PRICES, EMA_LENGTH)
+    return {
+        "fixture_run": "run_f",
+        "tickers": {"AAPL": "run_a"},
+        "runs": [run_of("run_a", ema), run_of("run_f", GOLDEN_VALUES)],
+        "values": {"run_a": ema, "run_f": list(GOLDEN_VALUES)},
+        "events": {"run_a": events_of("run_a", 1), "run_f": events_of("run_f", 7)},
+        "prices": {"AAPL": [(f"day {n}", price) for n, price in enumerate(PRICES)]},
+    }
+
+
+def broken(evidence: dict[str, Any]) -> set[str]:
+    return {check.name.split()[0] for check in judge(Evidence(**evidence)) if not check.held}
+
+
+def test_whole_evidence_holds() -> None:
+    """Nothing altered: every check holds, and the golden is the address of the fixture's values."""
+    assert broken(whole()) == set()
+    assert address_of(GOLDEN_VALUES) == GOLDEN
+
+
+def _state(evidence: dict[str, Any]) -> None:
+    evidence["runs"][0]["state"] = "FAILED"
+
+
+def _lost_run(evidence: dict[str, Any]) -> None:
+    del evidence["runs"][0]
+
+
+def _twice_published(evidence: dict[str, Any]) -> None:
+    evidence["events"]["run_a"][2]["topic"] = "run.result_published.v1"
+
+
+def _other_hash(evidence: dict[str, Any]) -> None:
+    evidence["runs"][0]["results"][0]["values_hash"] = GOLDEN
+
+
+def _bent_average(evidence: dict[str, Any]) -> None:
+    values = evidence["values"]["run_a"]
+    values[-1] *= 1.000001
+    evidence["runs"][0]["results"][0]["values_hash"] = address_of(values)
+
+
+def _gap(evidence: dict[str, Any]) -> None:
+    del evidence["events"]["run_f"][2]
+
+
+def _not_golden(evidence: dict[str, Any]) -> None:
+    values = evidence["values"]["run_f"]
+    values[-1] = 6.0
+    evidence["runs"][1]["results"][0]["values_hash"] = address_of(values)
+
+
+@pytest.mark.parametrize(
+    ("alter", "fails"),
+    [
+        (_state, {"every"}),
+        (_lost_run, {"every"}),
+        (_twice_published, {"one"}),
+        (_other_hash, {"values"}),
+        (_bent_average, {"every"}),
+        (_gap, {"events"}),
+        (_not_golden, {"the"}),
+    ],
+)
+def test_each_fault_fails_its_check(alter: Callable[[dict[str, Any]], None], fails: set[str]) -> None:
+    """One thing altered in whole evidence: the check that is about it fails, and no other."""
+    evidence = msgspec.json.decode(msgspec.json.encode(whole()))
+    alter(evidence)
+    assert broken(evidence) == fails
