@@ -99,19 +99,25 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
-    """One computed output: the bytes of its FeatureBatch and what the reference to it says."""
+    """What the reference to one output says, but for where the artifact is."""
 
     name: str
-    artifact: bytes
     values_hash: str
     rows: int
     schema: str
 
 
+class Computed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run computed: the bytes of its FeatureBatch, and its outputs, which are all in there."""
+
+    artifact: bytes
+    outputs: tuple[Output, ...]
+
+
 class Prepared(Protocol):
     """A run's inputs, in memory and ready to be computed."""
 
-    def compute(self, border: Border, tick: Tick) -> tuple[Output, ...]:
+    def compute(self, border: Border, tick: Tick) -> Computed:
         """Compute all outputs. Calls `border(stage)` between stages and `tick()` as it gets on; both may raise to end it.
 
         Raises errors of `Fault.INPUT` for what is wrong with flow or data. No effects: it can be dropped at any point.
@@ -126,8 +132,8 @@ class Computation(Protocol):
         """Do now what the first run would otherwise wait for. Called before the first run is taken."""
         ...
 
-    async def rows(self, spec: RunSpec) -> int | None:
-        """Records that the run's snapshot has; None if that cannot be told (executing the run will tell why)."""
+    async def rows(self, spec: RunSpec) -> int:
+        """Records that the run's snapshot has. Raises what preparing would raise, if that cannot be told."""
         ...
 
     async def prepare(self, spec: RunSpec, tick: Tick) -> Prepared:

@@ -35,10 +35,12 @@ from domain.runs.messages import (
     ResultRef,
     RunError,
     RunRequeued,
+    RunSpec,
 )
 from services import effects
 from services.batch_parts import (
     Computation,
+    Computed,
     InterruptedAtBorderError,
     Interruption,
     OnEvent,
@@ -112,7 +114,7 @@ class Attempt:
         self._stalled = False
         self._renewed_at = sent_at
         self._known_at = sent_at
-        self._computing: asyncio.Future[tuple[Output, ...]] | None = None
+        self._computing: asyncio.Future[Computed] | None = None
 
     # ---------------------------------------------------------------- from start to end
 
@@ -141,31 +143,18 @@ class Attempt:
             prepared = await self._tools.computation.prepare(spec, self.tick)
             await self.border("clock")
             if slot is None:
-                outputs = prepared.compute(self.look, self.tick)
+                computed = prepared.compute(self.look, self.tick)
             else:
                 self._computing = slot.run(lambda: prepared.compute(self.border_blocking, self.tick))
-                outputs = await self._computing
+                computed = await self._computing
             await self.border("persist")
-            results = [await self._stored(output, spec.flow, spec.snapshot) for output in outputs]
+            artifact = await self._tools.blobs.put(computed.artifact)
             await self.border("publish")
-            return PublishResults(self.token, tuple(results))
+            return PublishResults(self.token, tuple(_reference(output, artifact, spec) for output in computed.outputs))
         except InterruptedAtBorderError as interrupted:
             return self._command_after(interrupted.reason)
         except Exception as error:
             return self._command_for(error)
-
-    async def _stored(self, output: Output, flow: str, snapshot: str) -> ResultRef:
-        artifact = await self._tools.blobs.put(output.artifact)
-        self.tick()
-        return ResultRef(
-            output=output.name,
-            artifact=artifact,
-            values_hash=output.values_hash,
-            rows=output.rows,
-            schema=output.schema,
-            flow=flow,
-            inputs=(snapshot,),
-        )
 
     def _command_after(self, reason: Interruption) -> RunCommand:
         if reason is Interruption.LEASE_LOST:
@@ -332,6 +321,18 @@ class Attempt:
             error=error,
         )
         self._tools.emit(event)
+
+
+def _reference(output: Output, artifact: str, spec: RunSpec) -> ResultRef:
+    return ResultRef(
+        output=output.name,
+        artifact=artifact,
+        values_hash=output.values_hash,
+        rows=output.rows,
+        schema=output.schema,
+        flow=spec.flow,
+        inputs=(spec.snapshot,),
+    )
 
 
 def described_error(error: Exception, attempt: int) -> RunError:

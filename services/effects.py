@@ -18,6 +18,14 @@ async def append(log: EventLog, wanted: Append) -> Appended:
     return appended
 
 
+def append_blocking(log: EventLog, wanted: Append) -> Appended:
+    """As `append`, from a thread."""
+    point(faultpoints.APPEND_BEFORE)
+    appended = log.append_blocking(wanted)
+    point(faultpoints.APPEND_AFTER)
+    return appended
+
+
 async def publish(log: EventLog, wanted: Append) -> Appended:
     """Append a run's results and its end: from here on they are visible. Raises what `EventLog.append` raises."""
     point(faultpoints.PUBLISH_BEFORE)

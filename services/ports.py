@@ -145,7 +145,7 @@ class WorkQueue(Protocol):
     async def reserve(self, kind: str, lanes: Sequence[str], limit: int, owner: str, seconds: float) -> Sequence[str]:
         """Keys of up to `limit` items that are due and that nobody reserved, in queue order; nobody gets them for `seconds`.
 
-        Raises `StoreUnavailableError`.
+        An item that changes while it is reserved (it was requeued, say) is free again. Raises `StoreUnavailableError`.
         """
         ...
 

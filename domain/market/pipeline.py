@@ -42,11 +42,18 @@ def execute(
     `chunks` gives the bytes of the manifest's chunks in its order, one at a time, so that they need not be in memory at once.
     `border` is called with the stage behind it: `snapshot` per chunk, `clock`, then `lane` per instrument.
     """
+    parts = (read_chunk(data, ref, manifest) for ref, data in zip(manifest.chunks, chunks, strict=True))
+    return execute_rows(flow, manifest, parts, as_of, border)
+
+
+def execute_rows(
+    flow: FlowSpec, manifest: Manifest, parts: Iterable[Rows], as_of: int, border: Border = no_border
+) -> FeatureBatch:
+    """As `execute`, for chunks that were read (and so checked) before; `parts` are theirs, in the manifest's order."""
     plans = lanes_of(flow)
     _check_inputs(plans, manifest)
     gathered = {plan.instrument: _Gathered(plan) for plan in plans}
-    for ref, data in zip(manifest.chunks, chunks, strict=True):
-        rows = read_chunk(data, ref, manifest)
+    for rows in parts:
         for instrument, places in _places(rows, gathered.keys(), as_of).items():
             gathered[instrument].add(rows, places)
         border("snapshot")

@@ -1,0 +1,108 @@
+"""What a batch run computes: a flow over a snapshot, through the pipeline of `domain.market`.
+
+What must stay true: everything is read from CAS by address and verified; chunks are checked once, when they are read, and kept
+parsed within `cache_bytes_max`; a snapshot beyond `inline_rows_max` is never in memory as a whole, its chunks are read one at a
+time by the thread that computes. Equal work gives equal bytes. Nothing is written here.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from domain.instants import to_micros
+from domain.market import ops
+from domain.market.chunks import Rows, read_chunk
+from domain.market.feature_batch import FORMAT
+from domain.market.flow import FlowSpec
+from domain.market.pipeline import execute_rows
+from domain.market.snapshot import ChunkRef, Manifest
+from domain.runs.messages import RunSpec
+from services.batch_parts import Border, Computed, Output, Prepared, Tick
+from services.bounded_cache import BoundedCache
+from services.catalogue import Catalogue
+from services.ports import BlobStore
+
+ROW_BYTES: Final = 250
+"""What a parsed row takes besides its values: two strings, three numbers, the lists' places; measured, rounded up."""
+
+
+class FlowComputation:
+    """The `Computation` of batch runs. Used from one event loop."""
+
+    def __init__(self, blobs: BlobStore, cache_bytes_max: int, inline_rows_max: int) -> None:
+        self._blobs = blobs
+        self._inline_rows_max = inline_rows_max
+        self._catalogue = Catalogue(blobs)
+        self._chunks = BoundedCache[Rows](cache_bytes_max)
+
+    async def warm_up(self) -> None:
+        """Compile the kernels, or load them."""
+        await asyncio.to_thread(ops.warm_up)
+
+    async def rows(self, spec: RunSpec) -> int:
+        """Records of the run's snapshot. Raises as `Catalogue.manifest`."""
+        return (await self._catalogue.manifest(spec.snapshot)).rows
+
+    async def prepare(self, spec: RunSpec, tick: Tick) -> Prepared:
+        """Load flow and manifest, and the chunks of a small snapshot."""
+        flow = await self._catalogue.flow(spec.flow)
+        manifest = await self._catalogue.manifest(spec.snapshot)
+        tick()
+        parts: list[Rows] | None = None
+        if manifest.rows <= self._inline_rows_max:
+            parts = []
+            for ref in manifest.chunks:
+                held = self._chunks.held(ref.address)
+                parts.append(await asyncio.to_thread(self._read, ref, manifest) if held is None else held)
+                tick()
+        return FlowInputs(self, flow.spec, manifest, to_micros(spec.as_of), parts)
+
+    def read(self, manifest: Manifest) -> Iterator[Rows]:
+        """The chunks one after another, for a thread. Raises `BlobMissingError`, `BlobCorruptError`, `SnapshotInvalidError`, …"""
+        for ref in manifest.chunks:
+            yield self._chunks.held(ref.address) or self._read(ref, manifest)
+
+    def _read(self, ref: ChunkRef, manifest: Manifest) -> Rows:
+        rows = read_chunk(self._blobs.get(ref.address), ref, manifest)
+        self._chunks.put(ref.address, rows, ref.rows * (ROW_BYTES + 8 * len(manifest.columns)))
+        return rows
+
+
+class FlowInputs:
+    """A flow and what it is computed over. `parts` None: they are read when they are needed."""
+
+    def __init__(
+        self,
+        computation: FlowComputation,
+        flow: FlowSpec,
+        manifest: Manifest,
+        as_of: int,
+        parts: Sequence[Rows] | None,
+    ) -> None:
+        self._computation = computation
+        self._flow = flow
+        self._manifest = manifest
+        self._as_of = as_of
+        self._parts = parts
+
+    def compute(self, border: Border, tick: Tick) -> Computed:
+        """Clock and nodes. A border stands between the two; chunks and instruments done are progress."""
+
+        def passed(stage: str) -> None:
+            if stage == "clock":
+                border("ops")
+            else:
+                tick()
+
+        parts = self._computation.read(self._manifest) if self._parts is None else self._parts
+        batch = execute_rows(self._flow, self._manifest, parts, self._as_of, passed)
+        outputs = tuple(
+            Output(
+                name=output.name,
+                values_hash=batch.values_hash(output.name),
+                rows=batch.rows(output.name),
+                schema=FORMAT,
+            )
+            for output in self._flow.outputs
+        )
+        return Computed(artifact=batch.encode(), outputs=outputs)
