@@ -27,6 +27,8 @@ from psycopg.conninfo import make_conninfo
 
 from deployment.embedded import EmbeddedPostgres
 
+pytest_plugins = ["pytester"]
+
 ROOT = Path(__file__).parents[1]
 GOLDENS = ROOT / "fixtures" / "goldens"
 TEMPLATE = "finaz_template"

@@ -1,0 +1,1 @@
+"""The event store: mapper, recorder, the append function, group commit, and the queue's reservations."""

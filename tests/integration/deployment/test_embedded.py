@@ -310,8 +310,8 @@ def test_an_interrupt_from_the_keyboard_reaches_only_the_owner() -> None:
         import psycopg
         with EmbeddedPostgres() as server:
             with psycopg.connect(server.dsn()) as connection:
-                print(server.pid, flush=True)
                 try:
+                    print(server.pid, flush=True)
                     sys.stdin.read()
                 except KeyboardInterrupt:
                     print(connection.execute("SELECT 'still', 'there'").fetchone(), flush=True)
