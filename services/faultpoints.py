@@ -10,12 +10,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from projections.runner import POSITION_COMMIT_AFTER, POSITION_COMMIT_BEFORE
+
 APPEND_BEFORE: Final = "append.before"
 APPEND_AFTER: Final = "append.after"
 CAS_WRITE_BEFORE: Final = "cas_write.before"
 CAS_WRITE_AFTER: Final = "cas_write.after"
 PUBLISH_BEFORE: Final = "publish.before"
 PUBLISH_AFTER: Final = "publish.after"
+COMMAND_BEFORE: Final = "command.before"
+COMMAND_AFTER: Final = "command.after"
 
 POINTS: Final[dict[str, str]] = {
     APPEND_BEFORE: "events are decided and not yet sent to the log",
@@ -24,6 +28,10 @@ POINTS: Final[dict[str, str]] = {
     CAS_WRITE_AFTER: "a blob is stored and nothing refers to it yet",
     PUBLISH_BEFORE: "a run's results are stored and not yet published",
     PUBLISH_AFTER: "a run's results are published and its worker does not know it yet",
+    POSITION_COMMIT_BEFORE: "rows and position are written and not yet committed",
+    POSITION_COMMIT_AFTER: "rows and position are committed and the runner does not know it yet",
+    COMMAND_BEFORE: "a process manager's command is due and not yet issued",
+    COMMAND_AFTER: "a process manager's command is issued and not yet recorded as such",
 }
 """Every point by name, and what is true when it is passed. Names are permanent: drills and tests refer to them."""
 

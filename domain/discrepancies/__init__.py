@@ -1,0 +1,1 @@
+"""The discrepancy aggregate: its commands and events (`messages`) and its decisions (`aggregate`)."""

@@ -1,0 +1,1 @@
+"""Process managers: each reacts to events, keeps its own progress, issues commands and sets deadlines."""

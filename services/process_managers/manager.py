@@ -1,0 +1,99 @@
+"""What a process manager is: four callbacks, and values that say what it wants.
+
+`interested` says which instance an event concerns; `react` what to do about it; `apply` what to remember; `on_error` what a
+failure means. They are pure: `execute` alone acts, and is told a command's id so that acting twice is acting once.
+
+What must stay true: reacting to one event again wants the same things under the same ids (`command_id` derives them from the
+event), so replaying from position 0 issues nothing twice; a manager never reads a clock (a deadline is an instant computed from
+`recorded_at`, and the database says when it has come).
+"""
+
+from datetime import datetime
+from typing import Any, Final, Protocol, TypeAlias
+from uuid import UUID
+
+import msgspec
+
+from domain.events import Event, Recorded
+from domain.identity import reaction_id
+
+WANTS_PER_EVENT_MAX: Final = 100
+"""Things that one reaction may want; more is a bug, caught before anything is stored."""
+
+Document: TypeAlias = dict[str, Any]
+
+
+class Command(msgspec.Struct, frozen=True):
+    """Do this once, as soon as possible: `name` says what, `document` (JSON values) with what."""
+
+    name: str
+    document: Document
+
+
+class Deadline(msgspec.Struct, frozen=True):
+    """Do this once, when `due_at` has come, unless it is replaced (same instance, same name) or cleared before."""
+
+    name: str
+    due_at: datetime
+    document: Document
+
+
+class Clear(msgspec.Struct, frozen=True):
+    """Forget the instance's deadline of this name, if there is one."""
+
+    name: str
+
+
+Want: TypeAlias = Command | Deadline | Clear
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """Try the command again after `delay_seconds`."""
+
+    delay_seconds: float
+
+
+class SetAside(msgspec.Struct, frozen=True):
+    """Put the event or the command among the dead letters, and go on."""
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """Stop this manager at the event, or leave the command as it is and try nothing else; an operator resumes it."""
+
+
+Verdict: TypeAlias = Retry | SetAside | Stop
+
+
+class ProcessManager(Protocol):
+    """One process manager. `name` and its commands' names are frozen for ever.
+
+    `categories` are the stream categories that it reads (`run` of `run/…`).
+    """
+
+    name: str
+    categories: tuple[str, ...]
+
+    def interested(self, event: Event) -> str | None:
+        """The key of the instance that the event concerns, or None."""
+        ...
+
+    def react(self, state: Document, recorded: Recorded) -> tuple[Want, ...]:
+        """What the event calls for, given what the instance remembers (`{}` at first)."""
+        ...
+
+    def apply(self, state: Document, recorded: Recorded) -> Document:
+        """What the instance remembers after the event; `{}` forgets the instance."""
+        ...
+
+    def execute(self, command: Command, command_id: UUID) -> None:
+        """Do what the command says. Blocks. Called again after a crash: it must be idempotent by `command_id`."""
+        ...
+
+    def on_error(self, error: Exception, attempts: int) -> Verdict:
+        """What the `attempts`-th failure of a command means; for a failing reaction `attempts` is 1 and never grows."""
+        ...
+
+
+def command_id(manager: str, cause: UUID, index: int) -> UUID:
+    """The id of the `index`-th thing that the manager wants because of the event `cause`."""
+    return reaction_id(cause, manager, index)

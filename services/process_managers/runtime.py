@@ -1,0 +1,118 @@
+"""The runtime of process managers: a projection runner that also issues what is due.
+
+A manager's instances are folded by `projections.runner` like any read model: state, deadlines, commands and position in one
+transaction, one active instance per manager, takeover, heartbeat, pause, stop, lag. When that has caught up, `Dispatcher`
+issues what is due, one command at a time, and records the outcome.
+
+What must stay true: nothing is issued while the manager is behind (an event that it hasn't seen may clear the deadline), paused
+or stopped; every command ends issued, or among the dead letters, or is tried again. A crash between issuing a command and
+recording that issues it again after the restart, under the same id, which changes nothing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+import msgspec
+
+from services import faultpoints
+from services.faultpoints import point
+from services.process_managers.manager import Command, ProcessManager, Retry, SetAside
+
+COMMANDS_PER_TURN_MAX: Final = 100
+"""Commands issued before the runner looks at the log again, so that a long row of them cannot starve it."""
+
+STOP_RETRY_SECONDS: Final = 5.0
+"""Seconds until a command whose failure means `Stop` is looked at again; meanwhile nothing else of the manager is issued."""
+
+REASON_CHARACTERS_MAX: Final = 2000
+"""Characters kept of why a command failed."""
+
+Report = Callable[[str, Mapping[str, Any]], None]
+
+
+class DueCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """A command whose time has come; `attempts` failed before."""
+
+    command_id: UUID
+    key: str
+    command: Command
+    attempts: int
+
+
+class CommandQueue(Protocol):
+    """The table of commands, seen by the dispatcher of one manager. Everything raises `StoreUnavailableError`."""
+
+    def due(self, limit: int) -> Sequence[DueCommand]:
+        """Pending commands whose instant has come by the database's clock, the longest due first."""
+        ...
+
+    def next_due_seconds(self) -> float | None:
+        """Seconds until the next pending command is due (0 if one is), None if there is none."""
+        ...
+
+    def issued(self, command_id: UUID) -> None:
+        """It was issued: never again."""
+        ...
+
+    def retry(self, command_id: UUID, delay_seconds: float, reason: str) -> None:
+        """It failed; it is due again after `delay_seconds`."""
+        ...
+
+    def set_aside(self, command_id: UUID, reason: str) -> None:
+        """It failed for good: a dead letter, for an operator."""
+        ...
+
+
+class Dispatcher:
+    """Issues what one manager wants."""
+
+    def __init__(self, manager: ProcessManager, queue: CommandQueue, report: Report) -> None:
+        self._manager = manager
+        self._queue = queue
+        self._report = report
+
+    def run_once(self) -> float | None:
+        """Issue what is due, at most `COMMANDS_PER_TURN_MAX`. Seconds until there is more to do; None: nothing is known of."""
+        due = self._queue.due(COMMANDS_PER_TURN_MAX)
+        for item in due:
+            if not self._issue(item):
+                return STOP_RETRY_SECONDS
+        return 0.0 if len(due) == COMMANDS_PER_TURN_MAX else self._queue.next_due_seconds()
+
+    def _issue(self, item: DueCommand) -> bool:
+        """Whether the manager may go on."""
+        try:
+            point(faultpoints.COMMAND_BEFORE)
+            self._manager.execute(item.command, item.command_id)
+            point(faultpoints.COMMAND_AFTER)
+        except Exception as error:
+            return self._failed(item, error)
+        self._queue.issued(item.command_id)
+        self._report("command_issued", self._details(item))
+        return True
+
+    def _failed(self, item: DueCommand, error: Exception) -> bool:
+        attempts = item.attempts + 1
+        verdict = self._manager.on_error(error, attempts)
+        reason = f"{type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX]
+        details = {**self._details(item), "attempts": attempts, "reason": reason}
+        if isinstance(verdict, Retry):
+            self._queue.retry(item.command_id, verdict.delay_seconds, reason)
+            self._report("command_retrying", {**details, "delay_seconds": verdict.delay_seconds})
+            return True
+        if isinstance(verdict, SetAside):
+            self._queue.set_aside(item.command_id, reason)
+            self._report("command_set_aside", details)
+            return True
+        self._queue.retry(item.command_id, STOP_RETRY_SECONDS, reason)
+        self._report("manager_held_up", details)
+        return False
+
+    def _details(self, item: DueCommand) -> dict[str, Any]:
+        return {
+            "manager": self._manager.name,
+            "key": item.key,
+            "command": item.command.name,
+            "command_id": str(item.command_id),
+        }
