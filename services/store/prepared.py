@@ -137,15 +137,16 @@ class Prepared:
             self.size += len(state)
         if self.size > APPEND_BYTES_MAX:
             raise InputError(f"documents of {self.size} characters", expected=f"at most {APPEND_BYTES_MAX}")
-        for name, text in (
-            ("correlation_id", self.correlation),
-            ("principal", self.principal),
-            ("guard resource", self.guard_resource),
-            ("guard owner", self.guard_owner),
-            ("tracking name", self.tracking.name if self.tracking is not None else None),
-        ):
-            if text is not None:
-                _check_text(text, name)
+        if self.correlation is not None:
+            _check_text(self.correlation, "correlation_id")
+        if self.principal is not None:
+            _check_text(self.principal, "principal")
+        if self.guard_resource is not None:
+            _check_text(self.guard_resource, "guard resource")
+        if self.guard_owner is not None:
+            _check_text(self.guard_owner, "guard owner")
+        if self.tracking is not None:
+            _check_text(self.tracking.name, "tracking name")
 
 
 def prepare(append: Append, inline: Inline, append_id: str | None) -> Prepared:
@@ -163,6 +164,8 @@ def prepare(append: Append, inline: Inline, append_id: str | None) -> Prepared:
 
 
 def _check_text(text: str, at: str) -> None:
+    if text and text.isascii() and text.isprintable():
+        return
     if not text:
         raise InputError("an empty text cannot be stored", at=at, expected="at least one character")
     if "\x00" in text or ITEM_SEPARATOR in text or text == NO_ITEM:
