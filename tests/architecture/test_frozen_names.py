@@ -109,7 +109,13 @@ def test_updating_a_golden_fails_the_run(tmp_path: Any, pytester: pytest.Pyteste
         .replace("Path(__file__).parents[1]", f"Path({str(tmp_path)!r})")
     )
     pytester.makeconftest(conftest)
-    options = ("-p", "no:cacheprovider", f"--rootdir={pytester.path}")
+    options = (
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "asyncio_default_fixture_loop_scope=function",
+        f"--rootdir={pytester.path}",
+    )
     assert pytester.runpytest_inprocess(*options).ret == pytest.ExitCode.TESTS_FAILED
     assert not (tmp_path / "fixtures").exists()
     assert pytester.runpytest_inprocess(*options, "--update-goldens").ret == pytest.ExitCode.TESTS_FAILED
