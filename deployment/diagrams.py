@@ -24,7 +24,9 @@ _SECTION = re.compile(r"(?<=<!-- diagram: )(\w+) -->\n.*?<!-- end -->", re.DOTAL
 
 def render(page: str) -> str:
     """The page with each marked section replaced by its table's diagram. Raises `KeyError` for a table that isn't there."""
-    return _SECTION.sub(lambda match: f"{match[1]} -->\n```mermaid\n{TABLES[match[1]].mermaid()}\n```\n<!-- end -->", page)
+    return _SECTION.sub(
+        lambda match: f"{match[1]} -->\n```mermaid\n{TABLES[match[1]].mermaid()}\n```\n<!-- end -->", page
+    )
 
 
 def main() -> None:

@@ -30,7 +30,9 @@ class DirectoryBlobStore:
     def put(self, data: bytes) -> str:
         """Store the bytes durably; returns their address. Heals a copy that is there but corrupt."""
         if len(data) > BLOB_BYTES_MAX:
-            raise BodyTooLargeError(f"a blob of {len(data)} bytes", at="blob", expected=f"at most {BLOB_BYTES_MAX} bytes")
+            raise BodyTooLargeError(
+                f"a blob of {len(data)} bytes", at="blob", expected=f"at most {BLOB_BYTES_MAX} bytes"
+            )
         name = address(data)
         path = self._path(name)
         if not _holds(path, data):
