@@ -39,7 +39,14 @@ CANCEL_SECONDS_MAX: Final = 2.0
 
 _SQL: Final = statements("projections", "statements.sql")
 
-R = TypeVar("R", bound=msgspec.Struct)
+R = TypeVar("R")
+S = TypeVar("S", bound=msgspec.Struct)
+"""A row of a fold, and the same as a row of its table."""
+
+
+def same(row: S) -> S:
+    """For folds whose rows are those of the table."""
+    return row
 
 
 @contextmanager
@@ -77,61 +84,77 @@ class Rows(Protocol[K, R]):
         ...
 
 
-class RowStore(Generic[K, R]):
-    """The rows of one read model, one partition per generation.
+class RowStore(Generic[K, R, S]):
+    """The rows of one read model, a table per generation.
 
-    The package's `.sql` file has the statements `load` (rows of `%(keys)s`, a text[], as JSON text) and `save` (upsert of
-    `%(rows)s`, a JSON array of whole rows). `key_of_row` gives a row's key, `text_of_key` what `load` looks for: it may find
-    more rows than were asked for, never fewer.
+    `flat` gives the row of the table for a row of the fold, `folded` the other way round. The package's `.sql` file has the
+    statements `load` (rows of `%(keys)s`, a text[], as JSON text), `save` (upsert of `%(rows)s`, a JSON array of whole rows), both
+    with `{copy}` for the table, and `all` (every row that is served). `text_of_key` says what `load` looks for: it may find more
+    rows than were asked for, never fewer.
     """
 
     def __init__(
-        self, package: str, row_type: type[R], key_of_row: Callable[[R], K], text_of_key: Callable[[K], str] = str
+        self,
+        package: str,
+        row_type: type[S],
+        flat: Callable[[R], S],
+        folded: Callable[[S], R],
+        key_of_row: Callable[[S], K],
+        text_of_key: Callable[[K], str] = str,
     ) -> None:
-        name = package.rpartition(".")[2]
-        self.name = name
-        self.table: Final = f"{name}_generations"
-        self.sql: Final = statements(package, f"{name}.sql")
+        self.name = package.rpartition(".")[2]
+        self.sql: Final = statements(package, f"{self.name}.sql")
         self.decode: Final = msgspec.json.Decoder(row_type).decode
+        self._flat = flat
+        self._folded = folded
         self._key_of_row = key_of_row
         self._text_of_key = text_of_key
 
     def load(self, cursor: psycopg.Cursor[Any], generation: int, keys: Sequence[K]) -> dict[K, R]:
         """The rows of these keys that exist."""
-        texts = [self._text_of_key(key) for key in keys]
-        cursor.execute(self.sql["load"], {"generation": generation, "keys": texts})
+        statement = self.sql["load"].replace("{copy}", self._table(generation))
+        cursor.execute(statement, {"generation": generation, "keys": [self._text_of_key(key) for key in keys]})
         rows = map(self.decode, [document for (document,) in cursor])
-        return {self._key_of_row(row): row for row in rows}
+        return {self._key_of_row(row): self._folded(row) for row in rows}
 
     def save(self, cursor: psycopg.Cursor[Any], generation: int, rows: Mapping[K, R]) -> None:
         """Write the rows, whole. Raises `RowsRefusedError` for values that the columns cannot take."""
+        statement = self.sql["save"].replace("{copy}", self._table(generation))
         try:
-            document = msgspec.json.encode(list(rows.values())).decode()
-            cursor.execute(self.sql["save"], {"generation": generation, "rows": document})
+            document = msgspec.json.encode([self._flat(row) for row in rows.values()]).decode()
+            cursor.execute(statement, {"generation": generation, "rows": document})
         except (psycopg.DataError, psycopg.IntegrityError, OverflowError, ValueError, TypeError) as error:
-            raise RowsRefusedError(
-                str(error).strip(), at=self.table, expected="values that its columns take"
-            ) from error
+            raise RowsRefusedError(str(error).strip(), at=self.name, expected="values that its columns take") from error
 
     def all_rows(self, query: Query) -> dict[K, R]:
         """Every row that is being served; for tests and audits."""
         rows = map(self.decode, [document for (document,) in query.rows(self.sql["all"])])
-        return {self._key_of_row(row): row for row in rows}
+        return {self._key_of_row(row): self._folded(row) for row in rows}
 
     def create(self, cursor: psycopg.Cursor[Any], generation: int) -> None:
-        """Make the empty partition of a generation; readers of the others go on."""
+        """Make the empty table of a generation, with no index but that of its key, which every batch needs."""
         names = self._names(generation)
         cursor.execute(sql.SQL(_SQL["create_copy"]).format(**names))
+        cursor.execute(_SQL["key_of_copy"], {"table": f"finaz.{self.name}_generations"})
+        key = str(cursor.fetchall()[0][0])
+        cursor.execute(sql.SQL(_SQL["add_key"]).format(key=sql.SQL(key), **names))
+
+    def attach(self, cursor: psycopg.Cursor[Any], generation: int) -> None:
+        """Make it a partition of the read model's table, which builds its other indexes; readers and writers go on meanwhile."""
+        names = self._names(generation)
         cursor.execute(sql.SQL(_SQL["attach_copy"]).format(generation=sql.Literal(generation), **names))
 
     def drop(self, cursor: psycopg.Cursor[Any], generation: int) -> None:
-        """Drop the partition of a generation, if it exists."""
+        """Drop the table of a generation, if it exists."""
         cursor.execute(sql.SQL(_SQL["drop_copy"]).format(**self._names(generation)))
 
-    def _names(self, generation: int) -> dict[str, sql.Identifier]:
+    def _table(self, generation: int) -> str:
+        return f"finaz.{self.name}_g{generation:d}"
+
+    def _names(self, generation: int) -> dict[str, sql.Composable]:
         return {
-            "table": sql.Identifier("finaz", self.table),
-            "copy": sql.Identifier("finaz", f"{self.name}_g{generation}"),
+            "table": sql.Identifier("finaz", f"{self.name}_generations"),
+            "copy": sql.Identifier("finaz", f"{self.name}_g{generation:d}"),
         }
 
 
@@ -221,7 +244,7 @@ class LogSession:
         assert row is not None, statement
         return row
 
-    def change(self, statement: str, arguments: Mapping[str, Any]) -> int:
+    def change(self, statement: str, arguments: Mapping[str, Any] | None = None) -> int:
         """Execute a statement of `projections/statements.sql` and return how many rows it changed."""
         with store_errors():
             return self._cursor.execute(_SQL[statement], arguments).rowcount

@@ -27,7 +27,7 @@ class Projection:
     """A projection and where its rows are."""
 
     model: ReadModel[Any, Any]
-    rows: RowStore[Any, Any] | InlineRows[Any, Any]
+    rows: RowStore[Any, Any, Any] | InlineRows[Any, Any]
 
     @property
     def name(self) -> str:

@@ -122,10 +122,23 @@ WHERE p.name = %(name)s AND p.role = 'building'
 RETURNING p.generation, p.position
 
 -- name: create_copy
-CREATE TABLE {copy} (LIKE {table} INCLUDING ALL) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05)
+CREATE TABLE {copy} (LIKE {table} INCLUDING ALL EXCLUDING INDEXES) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05)
+
+-- name: key_of_copy
+SELECT pg_get_constraintdef(c.oid) FROM pg_constraint AS c WHERE c.conrelid = %(table)s::regclass AND c.contype = 'p'
+
+-- name: add_key
+ALTER TABLE {copy} ADD {key}
 
 -- name: attach_copy
 ALTER TABLE {table} ATTACH PARTITION {copy} FOR VALUES IN ({generation})
 
 -- name: drop_copy
 DROP TABLE IF EXISTS {copy}
+
+-- name: take_touched
+-- In the temporary tables of an inline rebuild: what events have touched is to be compared again.
+INSERT INTO pg_temp.todo SELECT t.* FROM pg_temp.touched AS t
+
+-- name: forget_touched
+DELETE FROM pg_temp.touched

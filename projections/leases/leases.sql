@@ -1,11 +1,12 @@
 -- name: load
-SELECT row_to_json(r)::text FROM finaz.leases_generations AS r
+-- `{copy}` is the table of one generation.
+SELECT row_to_json(r)::text FROM {copy} AS r
 WHERE r.generation = %(generation)s AND r.resource = ANY (%(keys)s::text[])
 
 -- name: save
-INSERT INTO finaz.leases_generations AS r
+INSERT INTO {copy} AS r
 SELECT n.* FROM json_populate_recordset(
-    json_populate_record(NULL::finaz.leases_generations, json_build_object('generation', %(generation)s::integer)), %(rows)s::json
+    json_populate_record(NULL::{copy}, json_build_object('generation', %(generation)s::integer)), %(rows)s::json
 ) AS n
 ON CONFLICT (generation, resource) DO UPDATE SET
     state = excluded.state, owner = excluded.owner, label = excluded.label, token = excluded.token,

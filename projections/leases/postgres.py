@@ -10,10 +10,10 @@ import msgspec
 
 from projections.leases.guard import GuardRow
 from projections.leases.projection import LeaseRow
-from projections.postgres import InlineRows, RowStore
+from projections.postgres import InlineRows, RowStore, same
 from projections.reading import Query, checked_limit
 
-ROWS: Final = RowStore[str, LeaseRow](__package__, LeaseRow, lambda row: row.resource)
+ROWS: Final = RowStore[str, LeaseRow, LeaseRow](__package__, LeaseRow, same, same, lambda row: row.resource)
 GUARD_ROWS: Final = InlineRows[str, GuardRow](
     __package__, "guard.sql", "lease_guard", GuardRow, lambda row: row.resource, str
 )

@@ -7,12 +7,12 @@ last one it saw misses none.
 from collections.abc import Sequence
 from typing import Final
 
-from projections.postgres import RowStore
+from projections.postgres import RowStore, same
 from projections.publications.projection import PublicationKey, PublicationRow
 from projections.reading import Query, checked_limit
 
-ROWS: Final = RowStore[PublicationKey, PublicationRow](
-    __package__, PublicationRow, lambda row: (row.run_id, row.output), lambda key: key[0]
+ROWS: Final = RowStore[PublicationKey, PublicationRow, PublicationRow](
+    __package__, PublicationRow, same, same, lambda row: (row.run_id, row.output), lambda key: key[0]
 )
 
 

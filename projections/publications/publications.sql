@@ -1,11 +1,12 @@
 -- name: load
-SELECT row_to_json(r)::text FROM finaz.publications_generations AS r
+-- `{copy}` is the table of one generation.
+SELECT row_to_json(r)::text FROM {copy} AS r
 WHERE r.generation = %(generation)s AND r.run_id = ANY (%(keys)s::text[])
 
 -- name: save
-INSERT INTO finaz.publications_generations AS r
+INSERT INTO {copy} AS r
 SELECT n.* FROM json_populate_recordset(
-    json_populate_record(NULL::finaz.publications_generations, json_build_object('generation', %(generation)s::integer)),
+    json_populate_record(NULL::{copy}, json_build_object('generation', %(generation)s::integer)),
     %(rows)s::json
 ) AS n
 ON CONFLICT (generation, run_id, output) DO UPDATE SET

@@ -64,7 +64,7 @@ class _Build:
     """The rebuild of an asynchronous projection."""
 
     def __init__(
-        self, dsn: str, projection: Projection, rows: RowStore[Any, Any], owner: str, on_progress: OnProgress
+        self, dsn: str, projection: Projection, rows: RowStore[Any, Any, Any], owner: str, on_progress: OnProgress
     ) -> None:
         self._model = projection.model
         self._rows = rows
@@ -81,6 +81,8 @@ class _Build:
             if not self._catch_up():
                 self._drop_unserved()
                 return None
+            self._attach()
+            self._catch_up()
             rebuilt = self._swap()
             with suppress(StoreUnavailableError):  # somebody still reads the old copy: the next rebuild drops it
                 self._drop_unserved()
@@ -92,6 +94,12 @@ class _Build:
         with self._session.transaction() as cursor:
             (generation,) = self._session.row("insert_building", self._name)
             self._rows.create(cursor, generation)
+
+    def _attach(self) -> None:
+        """Build the other indexes, which takes a while where the rows are many; events go on arriving."""
+        generation = self._session.look().generation
+        with self._session.transaction() as cursor:
+            self._rows.attach(cursor, generation)
 
     def _catch_up(self) -> bool:
         """Fold up to the high-water mark; False if cancelled."""
@@ -184,9 +192,9 @@ class _Repair:
 
     def _touched(self) -> int:
         """Make what was touched the next thing to do, and return how many keys that are."""
-        with self._session.transaction() as cursor:
-            touched = cursor.execute("INSERT INTO pg_temp.todo SELECT * FROM pg_temp.touched").rowcount
-            cursor.execute("DELETE FROM pg_temp.touched")
+        with self._session.transaction():
+            touched = self._session.change("take_touched")
+            self._session.change("forget_touched")
         return touched
 
     def _execute(self, kind: str, arguments: dict[str, Any] | None = None) -> int:

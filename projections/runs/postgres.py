@@ -13,9 +13,9 @@ from domain.errors import BodyInvalidError
 from domain.instants import format_instant
 from projections.postgres import RowStore
 from projections.reading import Page, Query, checked_limit, page_of, place_of
-from projections.runs.projection import RunRow
+from projections.runs.projection import RunFold, RunRow, fold_of, row_of
 
-ROWS: Final = RowStore[str, RunRow](__package__, RunRow, lambda row: row.run_id)
+ROWS: Final = RowStore[str, RunFold, RunRow](__package__, RunRow, row_of, fold_of, lambda row: row.run_id)
 
 TAGS_MAX: Final = 16
 """Tags that one query may ask for."""

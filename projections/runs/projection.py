@@ -72,7 +72,7 @@ class PublishedResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A run, flat, as its table has it. Fields are those of `Run` and `RunSpec`; `run` gives them back as such."""
+    """A run, flat, as its table has it. Fields are those of `Run` and `RunSpec`."""
 
     run_id: str
     state: str
@@ -102,28 +102,14 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     requested_position: int
     position: int
 
-    @property
-    def run(self) -> Run:
-        """The run as its aggregate has it."""
-        return Run(
-            self.run_id,
-            RunState(self.state),
-            self.run_revision,
-            self.principal,
-            _spec(self),
-            self.body_hash,
-            self.sweep_id,
-            self.attempts,
-            self.failures,
-            self.token,
-            self.owner,
-            self.cancellation_requested,
-            self.errors,
-            tuple([published.result for published in self.results]),
-            self.requested_at,
-            self.started_at,
-            self.finished_at,
-        )
+
+class RunFold(msgspec.Struct, frozen=True):
+    """What the fold carries along: the aggregate's own state, the results as readers see them, first and last position."""
+
+    run: Run
+    results: tuple[PublishedResult, ...]
+    requested_position: int
+    position: int
 
 
 def key_of(event: Event) -> str | None:
@@ -131,35 +117,20 @@ def key_of(event: Event) -> str | None:
     return event.run_id if isinstance(event, RUN_EVENTS) else None
 
 
-def apply(row: RunRow | None, recorded: Recorded) -> RunRow:
-    """The row after the event. Raises `IllegalTransitionError` for one that cannot follow."""
-    event = recorded.event
-    assert isinstance(event, RUN_EVENTS)
-    before = Run(event.run_id) if row is None else row.run
-    run = evolve(before, event, recorded.recorded_at)
-    results = () if row is None else row.results
-    if isinstance(event, ResultPublished):
+def apply(row: RunFold | None, recorded: Recorded) -> RunFold:
+    """The run after the event. Raises `IllegalTransitionError` for one that cannot follow."""
+    event, position = recorded.event, recorded.position
+    if row is None:
+        return RunFold(evolve(Run(event.run_id), event, recorded.recorded_at), (), position, position)  # type: ignore[attr-defined]
+    run, results = evolve(row.run, event, recorded.recorded_at), row.results
+    if type(event) is ResultPublished:
         results = (*results, _published(event, recorded.recorded_at))
-    return _row(run, results, recorded.position if row is None else row.requested_position, recorded.position)
+    return RunFold(run, results, row.requested_position, position)
 
 
-def _published(event: ResultPublished, at: datetime) -> PublishedResult:
-    result = event.result
-    return PublishedResult(
-        run_id=event.run_id,
-        output=result.output,
-        artifact=result.artifact,
-        values_hash=result.values_hash,
-        rows=result.rows,
-        schema=result.schema,
-        flow=result.flow,
-        inputs=result.inputs,
-        fence_token=event.token,
-        published_at=at,
-    )
-
-
-def _row(run: Run, results: tuple[PublishedResult, ...], requested_position: int, position: int) -> RunRow:
+def row_of(folded: RunFold) -> RunRow:
+    """The row of the table."""
+    run = folded.run
     spec, deadline_at, requested_at = run.spec, run.deadline_at, run.requested_at
     assert spec is not None
     assert deadline_at is not None
@@ -186,12 +157,52 @@ def _row(run: Run, results: tuple[PublishedResult, ...], requested_position: int
         owner=run.owner,
         cancellation_requested=run.cancellation_requested,
         errors=run.errors,
-        results=results,
+        results=folded.results,
         requested_at=requested_at,
         started_at=run.started_at,
         finished_at=run.finished_at,
-        requested_position=requested_position,
-        position=position,
+        requested_position=folded.requested_position,
+        position=folded.position,
+    )
+
+
+def fold_of(row: RunRow) -> RunFold:
+    """What the fold carries along, from the row of the table."""
+    run = Run(
+        row.run_id,
+        RunState(row.state),
+        row.run_revision,
+        row.principal,
+        _spec(row),
+        row.body_hash,
+        row.sweep_id,
+        row.attempts,
+        row.failures,
+        row.token,
+        row.owner,
+        row.cancellation_requested,
+        row.errors,
+        tuple([published.result for published in row.results]),
+        row.requested_at,
+        row.started_at,
+        row.finished_at,
+    )
+    return RunFold(run, row.results, row.requested_position, row.position)
+
+
+def _published(event: ResultPublished, at: datetime) -> PublishedResult:
+    result = event.result
+    return PublishedResult(
+        run_id=event.run_id,
+        output=result.output,
+        artifact=result.artifact,
+        values_hash=result.values_hash,
+        rows=result.rows,
+        schema=result.schema,
+        flow=result.flow,
+        inputs=result.inputs,
+        fence_token=event.token,
+        published_at=at,
     )
 
 
@@ -208,4 +219,4 @@ def _spec(row: RunRow) -> RunSpec:
     )
 
 
-MODEL: Final = ReadModel[str, RunRow](NAME, ("run",), key_of, apply)
+MODEL: Final = ReadModel[str, RunFold](NAME, ("run",), key_of, apply)

@@ -1,12 +1,13 @@
 -- name: load
-SELECT row_to_json(r)::text FROM finaz.runs_generations AS r
+-- `{copy}` is the table of one generation.
+SELECT row_to_json(r)::text FROM {copy} AS r
 WHERE r.generation = %(generation)s AND r.run_id = ANY (%(keys)s::text[])
 
 -- name: save
 -- Rows come as JSON and take the columns' types; the generation is the same for all.
-INSERT INTO finaz.runs_generations AS r
+INSERT INTO {copy} AS r
 SELECT n.* FROM json_populate_recordset(
-    json_populate_record(NULL::finaz.runs_generations, json_build_object('generation', %(generation)s::integer)), %(rows)s::json
+    json_populate_record(NULL::{copy}, json_build_object('generation', %(generation)s::integer)), %(rows)s::json
 ) AS n
 ON CONFLICT (generation, run_id) DO UPDATE SET
     state = excluded.state, run_revision = excluded.run_revision, principal = excluded.principal, mode = excluded.mode,
