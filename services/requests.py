@@ -150,6 +150,7 @@ def placed(at: str) -> Iterator[None]:
         yield
     except FinazError as error:
         place = (error.at or "").removeprefix("$")
+        place = "" if is_address(place) else place  # the blob that stands there
         error.at = at + (place if not place or place[0] in ".[" else f".{place}")
         raise
 
