@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Final
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import msgspec
 
@@ -36,6 +36,7 @@ from domain.runs.aggregate import decide as decide_run
 from domain.runs.messages import Mode, RequestRun, RunSpec
 from services import effects
 from services.catalogue import Catalogue, StoredFlow
+from services.event_ids import new_event_id
 from services.ports import Append, BlobStore, EventLog, NewEvent
 from services.requests import Flow, RunBody, SweepBody, body_value, placed
 
@@ -77,7 +78,7 @@ class Admissions:
         *,
         catalogue: Catalogue | None = None,
         modes: frozenset[Mode] = MODES_AVAILABLE,
-        new_id: Callable[[], UUID] = uuid4,
+        new_id: Callable[[], UUID] = new_event_id,
     ) -> None:
         self._log = log
         self._blobs = blobs

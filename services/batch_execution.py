@@ -13,8 +13,7 @@ from domain.instants import to_micros
 from domain.market import ops
 from domain.market.chunks import Rows, read_chunk
 from domain.market.feature_batch import FORMAT
-from domain.market.flow import FlowSpec
-from domain.market.pipeline import execute_rows
+from domain.market.pipeline import FlowPlan, execute_rows
 from domain.market.snapshot import ChunkRef, Manifest
 from domain.runs.messages import RunSpec
 from services.batch_parts import Border, Computed, Output, Prepared, Tick
@@ -55,7 +54,7 @@ class FlowComputation:
                 held = self._chunks.held(ref.address)
                 parts.append(await asyncio.to_thread(self._read, ref, manifest) if held is None else held)
                 tick()
-        return FlowInputs(self, flow.spec, manifest, to_micros(spec.as_of), parts)
+        return FlowInputs(self, flow.plan, manifest, to_micros(spec.as_of), parts)
 
     def read(self, manifest: Manifest) -> Iterator[Rows]:
         """The chunks one after another, for a thread. Raises `BlobMissingError`, `BlobCorruptError`, `SnapshotInvalidError`, …"""
@@ -74,13 +73,13 @@ class FlowInputs:
     def __init__(
         self,
         computation: FlowComputation,
-        flow: FlowSpec,
+        plan: FlowPlan,
         manifest: Manifest,
         as_of: int,
         parts: Sequence[Rows] | None,
     ) -> None:
         self._computation = computation
-        self._flow = flow
+        self._plan = plan
         self._manifest = manifest
         self._as_of = as_of
         self._parts = parts
@@ -95,7 +94,7 @@ class FlowInputs:
                 tick()
 
         parts = self._computation.read(self._manifest) if self._parts is None else self._parts
-        batch = execute_rows(self._flow, self._manifest, parts, self._as_of, passed)
+        batch = execute_rows(self._plan, self._manifest, parts, self._as_of, passed)
         outputs = tuple(
             Output(
                 name=output.name,
@@ -103,6 +102,6 @@ class FlowInputs:
                 rows=batch.rows(output.name),
                 schema=FORMAT,
             )
-            for output in self._flow.outputs
+            for output in self._plan.flow.outputs
         )
         return Computed(artifact=batch.encode(), outputs=outputs)

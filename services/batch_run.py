@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from typing import Final, TypeVar
 
@@ -25,6 +26,7 @@ from domain.errors import (
     VersionConflictError,
 )
 from domain.identity import run_stream
+from domain.instants import to_micros
 from domain.runs.aggregate import RunCommand, RunState
 from domain.runs.messages import (
     EndIfDue,
@@ -76,6 +78,8 @@ RETRY_SECONDS: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 ERROR_TEXT_MAX: Final = 2000
 """Characters of an error's message that are kept in the run's events."""
 
+_NO_DEADLINE: Final = datetime.max.replace(tzinfo=UTC)
+
 _log: Final = logging.getLogger("finaz.batch_worker")
 
 T = TypeVar("T")
@@ -106,7 +110,7 @@ class Attempt:
         self.token = head.lease.token
         self.head = head
         self._tools = tools
-        self._deadline_at = head.run.deadline_at
+        self._deadline_micros = to_micros(head.run.deadline_at or _NO_DEADLINE)
         self._lock = asyncio.Lock()  # held while an append of ours is under way, so that versions cannot cross
         self._interruption: Interruption | None = None
         self._progress = 0
@@ -222,7 +226,7 @@ class Attempt:
         """A border where nothing can be read: interruptions and the deadline."""
         self._emit("run.stage", stage=stage)
         self.tick()
-        if self._deadline_at is not None and self._tools.clock.now() >= self._deadline_at:
+        if self._tools.clock.micros() >= self._deadline_micros:
             raise InterruptedAtBorderError(Interruption.DUE)
 
     async def border(self, stage: str) -> None:

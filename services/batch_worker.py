@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from domain.errors import (
     FinazError,
@@ -34,6 +34,7 @@ from services.batch_parts import Computation, Interruption, OnEvent, Outcome, Wo
 from services.batch_run import Attempt, Tools
 from services.blob_writer import BlobWriter
 from services.database_clock import DatabaseClock
+from services.event_ids import new_event_id
 from services.ports import BlobStore, EventLog, Wakeups, WorkQueue
 from services.run_appends import Claimant, Head, advanced, claim, head_of, streams_of
 from services.runs import PublishedResult
@@ -75,7 +76,7 @@ class BatchWorker:
         *,
         wakeups: Wakeups | None = None,
         computation: Computation | None = None,
-        new_id: Callable[[], UUID] = uuid4,
+        new_id: Callable[[], UUID] = new_event_id,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queue = queue

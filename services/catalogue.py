@@ -5,13 +5,14 @@ blob that is repaired is seen. Bounded by bytes. Reading goes to threads, never 
 """
 
 import asyncio
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
-
-import msgspec
 
 from domain.canonical import parse
 from domain.errors import CanonicalError, FlowInvalidError
 from domain.market.flow import FlowSpec, flow_body, parse_flow
+from domain.market.pipeline import FlowPlan, plan_flow
 from domain.market.snapshot import Manifest, parse_manifest
 from services.bounded_cache import BoundedCache
 from services.ports import BlobStore
@@ -20,12 +21,18 @@ CACHE_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of documents (as stored) that a catalogue keeps parsed, half for flows and half for manifests."""
 
 
-class StoredFlow(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class StoredFlow:
     """A flow as it stands under its address."""
 
     address: str
     spec: FlowSpec
     body: dict[str, Any]
+
+    @cached_property
+    def plan(self) -> FlowPlan:
+        """What follows from the flow alone, worked out when it is first executed."""
+        return plan_flow(self.spec)
 
 
 class Catalogue:

@@ -8,7 +8,7 @@ this machine is never used, so it may be an hour off or in any zone.
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
 from domain.instants import from_micros, to_micros
@@ -33,9 +33,12 @@ class DatabaseClock:
 
     def now(self) -> datetime:
         """What the database's clock shows now, or a little less."""
-        if not self._offsets:
-            return datetime.min.replace(tzinfo=UTC)
-        return from_micros(int((max(self._offsets) + self._monotonic()) * 1e6)) - _ROUNDING
+        return from_micros(max(self.micros(), _EARLIEST))
+
+    def micros(self) -> int:
+        """The same in microseconds since the epoch: cheaper to compare. Before the first observation: long ago."""
+        return int((max(self._offsets, default=_NEVER) + self._monotonic()) * 1e6) - 1
 
 
-_ROUNDING: Final = timedelta(microseconds=1)
+_EARLIEST: Final = to_micros(datetime.min.replace(tzinfo=UTC))
+_NEVER: Final = -1e12

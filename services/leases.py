@@ -8,7 +8,7 @@ the caller. A crash at any point leaves a lease that expires by itself.
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import msgspec
 
@@ -18,6 +18,7 @@ from domain.identity import checked_name, lease_stream
 from domain.leases.aggregate import Lease, decide, evolve
 from domain.leases.messages import AcquireLease, LeaseGranted, ReleaseLease, RenewLease
 from services import effects
+from services.event_ids import new_event_id
 from services.ports import Append, Appended, EventLog, Fence, Guard, NewEvent, Vacant
 
 CONFLICT_RETRIES_MAX: Final = 8
@@ -53,7 +54,7 @@ def fold_lease(resource: str, events: Sequence[Recorded]) -> Lease:
 class Leases:
     """The three use cases of a lease, each decided by the table of `domain.leases.aggregate`."""
 
-    def __init__(self, log: EventLog, new_id: Callable[[], UUID] = uuid4) -> None:
+    def __init__(self, log: EventLog, new_id: Callable[[], UUID] = new_event_id) -> None:
         self._log = log
         self._new_id = new_id
 

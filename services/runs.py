@@ -8,7 +8,7 @@ worker that started or published in between wins the race and the decision is ma
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import msgspec
 
@@ -18,6 +18,7 @@ from domain.identity import RUN_ID, lease_stream, run_stream
 from domain.runs.aggregate import Run, RunState, decide, evolve
 from domain.runs.messages import Mode, RequestCancellation, ResultPublished, ResultRef, RunError
 from services import effects
+from services.event_ids import new_event_id
 from services.ports import Append, EventLog, NewEvent, StreamsRead
 
 CONFLICT_RETRIES_MAX: Final = 8
@@ -124,7 +125,7 @@ def view_run(run_id: str, events: Sequence[Recorded]) -> RunView:
 class Runs:
     """The use cases of runs that exist. `principal` asks; `operates` lets it see and stop everybody's runs."""
 
-    def __init__(self, log: EventLog, new_id: Callable[[], UUID] = uuid4) -> None:
+    def __init__(self, log: EventLog, new_id: Callable[[], UUID] = new_event_id) -> None:
         self._log = log
         self._new_id = new_id
 

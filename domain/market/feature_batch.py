@@ -83,9 +83,13 @@ class FeatureBatch:
 
 def make_feature_batch(flow: FlowSpec, lanes: Sequence[LaneValues]) -> FeatureBatch:
     """The batch of a flow's lanes, which must be those of `lanes_of(flow)` in that order."""
+    return FeatureBatch(flow_address(flow), schema_of(flow), tuple(lanes))
+
+
+def schema_of(flow: FlowSpec) -> tuple[OutputSchema, ...]:
+    """The schema of a flow's batches."""
     instruments = {output.name: plan.instrument for plan in lanes_of(flow) for output in plan.outputs}
-    schema = tuple(OutputSchema(output.name, instruments[output.name]) for output in flow.outputs)
-    return FeatureBatch(flow_address(flow), schema, tuple(lanes))
+    return tuple(OutputSchema(output.name, instruments[output.name]) for output in flow.outputs)
 
 
 def schema_body(schema: Sequence[OutputSchema]) -> dict[str, Any]:

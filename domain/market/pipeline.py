@@ -9,6 +9,7 @@ Nothing is written here, so a crash half-way leaves nothing.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -18,8 +19,8 @@ from domain.errors import ColumnUnknownError, InstrumentUnknownError, RunTooLarg
 from domain.market.chunks import Rows, read_chunk
 from domain.market.clock import Ticks
 from domain.market.compiled import Ints
-from domain.market.feature_batch import FeatureBatch, make_feature_batch
-from domain.market.flow import FlowSpec
+from domain.market.feature_batch import FeatureBatch, OutputSchema, make_feature_batch, schema_of
+from domain.market.flow import FlowSpec, flow_address
 from domain.market.lanes import Lane, LanePlan, lanes_of
 from domain.market.records import MarketEvent
 from domain.market.snapshot import Manifest
@@ -28,6 +29,21 @@ EVENTS_MAX: Final = 100_000_000
 """Events of its instruments that one batch run may hold."""
 
 Border = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class FlowPlan:
+    """A flow and what follows from it alone, worked out once for all runs of it."""
+
+    flow: FlowSpec
+    address: str
+    lanes: tuple[LanePlan, ...]
+    schema: tuple[OutputSchema, ...]
+
+
+def plan_flow(flow: FlowSpec) -> FlowPlan:
+    """The plan of a flow."""
+    return FlowPlan(flow, flow_address(flow), lanes_of(flow), schema_of(flow))
 
 
 def no_border(stage: str) -> None:
@@ -43,27 +59,27 @@ def execute(
     `border` is called with the stage behind it: `snapshot` per chunk, `clock`, then `lane` per instrument.
     """
     parts = (read_chunk(data, ref, manifest) for ref, data in zip(manifest.chunks, chunks, strict=True))
-    return execute_rows(flow, manifest, parts, as_of, border)
+    return execute_rows(plan_flow(flow), manifest, parts, as_of, border)
 
 
 def execute_rows(
-    flow: FlowSpec, manifest: Manifest, parts: Iterable[Rows], as_of: int, border: Border = no_border
+    plan: FlowPlan, manifest: Manifest, parts: Iterable[Rows], as_of: int, border: Border = no_border
 ) -> FeatureBatch:
     """As `execute`, for chunks that were read (and so checked) before; `parts` are theirs, in the manifest's order."""
-    plans = lanes_of(flow)
+    plans = plan.lanes
     _check_inputs(plans, manifest)
-    gathered = {plan.instrument: _Gathered(plan) for plan in plans}
+    gathered = {lane.instrument: _Gathered(lane) for lane in plans}
     for rows in parts:
         for instrument, places in _places(rows, gathered.keys(), as_of).items():
             gathered[instrument].add(rows, places)
         border("snapshot")
-    events = [gathered[plan.instrument].ticks() for plan in plans]
+    events = [gathered[lane.instrument].ticks() for lane in plans]
     border("clock")
     lanes = []
-    for plan, ticks in zip(plans, events, strict=True):
-        lanes.append(Lane(plan).fill(ticks))
+    for lane, ticks in zip(plans, events, strict=True):
+        lanes.append(Lane(lane).fill(ticks))
         border("lane")
-    return make_feature_batch(flow, lanes)
+    return FeatureBatch(plan.address, plan.schema, tuple(lanes))
 
 
 def execute_events(flow: FlowSpec, events: Iterable[MarketEvent]) -> FeatureBatch:

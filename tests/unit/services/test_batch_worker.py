@@ -9,8 +9,15 @@ from uuid import uuid4
 import pytest
 
 from domain.canonical import address_of
-from domain.errors import BlobMissingError, InfrastructureError, RunCancelledError, RunFailedError, UndecodableEventError
+from domain.errors import (
+    BlobMissingError,
+    InfrastructureError,
+    RunCancelledError,
+    RunFailedError,
+    UndecodableEventError,
+)
 from domain.identity import lease_stream, run_stream
+from domain.instants import to_micros
 from domain.leases.messages import LeaseGranted
 from domain.runs.aggregate import ATTEMPTS_MAX, REQUEUE_DELAY_SECONDS, RunState
 from domain.runs.messages import RunCancellationRequested
@@ -195,7 +202,7 @@ async def test_a_deadline_that_passes_meanwhile_ends_the_run_at_a_border(rig: Ri
 
     rig.happenings.on = pass_time
     worker = rig.worker(lease_ttl_seconds=100.0)
-    worker._tools.clock.now = log.now  # type: ignore[method-assign]
+    worker._tools.clock.micros = lambda: to_micros(log.now())  # type: ignore[method-assign]
     await worker.run_once()
     run = await rig.run(run_id)
     assert (run.state, run.errors[0].code, run.results) == (RunState.FAILED, "DEADLINE_EXCEEDED", ())
