@@ -77,7 +77,7 @@ def parse_event(data: bytes | str, *, at: str = "$") -> MarketEvent:
     Raises `ValueUnreadableError` naming event and column for a value column that holds no number, `RecordInvalidError` naming
     the place for everything else that is wrong: no JSON object, a field missing or of the wrong type, a key given twice.
     """
-    members = _members(data, at)
+    members = parse_members(data, at)
     name = members.get("event_id")
     place = f"{at} ({name})" if isinstance(name, str) and len(name) <= NAME_BYTES_MAX else at
     event_id, instrument = (_text(members, field, place) for field in ("event_id", "instrument"))
@@ -99,17 +99,8 @@ def parse_event(data: bytes | str, *, at: str = "$") -> MarketEvent:
     )
 
 
-def fast_checked_name(name: str, *, at: str) -> str:
-    """`checked_name`, quick for the plain ASCII that most names are."""
-    if 0 < len(name) <= NAME_BYTES_MAX and name.isascii() and name.isprintable():
-        return name
-    return checked_name(name, at=at)
-
-
-_KINDS: Final[dict[type, str]] = {bool: "bool", str: "string", list: "list", dict: "object"}
-
-
-def _members(data: bytes | str, at: str) -> dict[str, Any]:
+def parse_members(data: bytes | str, at: str) -> dict[str, Any]:
+    """The members of one JSON object: keys that are names, each once; NaN and infinities as floats. Raises `RecordInvalidError`."""
     try:
         members = _DECODER.decode(data.decode("utf-8") if isinstance(data, bytes) else data)
     except UnicodeDecodeError as error:
@@ -127,6 +118,16 @@ def _members(data: bytes | str, at: str) -> dict[str, Any]:
     for key in members:
         _name(key, f"{at}.{key[:64]}")
     return members
+
+
+def fast_checked_name(name: str, *, at: str) -> str:
+    """`checked_name`, quick for the plain ASCII that most names are."""
+    if 0 < len(name) <= NAME_BYTES_MAX and name.isascii() and name.isprintable():
+        return name
+    return checked_name(name, at=at)
+
+
+_KINDS: Final[dict[type, str]] = {bool: "bool", str: "string", list: "list", dict: "object"}
 
 
 def _text(members: dict[str, Any], field: str, at: str) -> str:
