@@ -39,8 +39,8 @@ from services.store.prepared import ITEM_SEPARATOR, NO_ITEM, Prepared
 QUEUE_APPENDS_MAX: Final = 10_000
 """Appends that may wait; one more is refused with `OverloadedError`."""
 
-GROUP_APPENDS_MAX: Final = 512
-"""Appends of one call."""
+GROUP_APPENDS_MAX: Final = 128
+"""Appends of one call. More would not be faster: while one group is in the database, callers prepare the next."""
 
 GROUP_EVENTS_MAX: Final = 8192
 """Events of one call; a larger append goes alone."""
