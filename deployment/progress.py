@@ -43,19 +43,20 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
-        elif not self._quiet:
+        elif not self._quiet and error is None:
             self._say()
 
     def advance(self, count: int = 1) -> None:
         """`count` more are done."""
         self.reached(self._done + count)
 
-    def reached(self, done: int, total: int | None = None) -> None:
-        """`done` are done altogether, of `total` if that is known by now."""
+    def reached(self, done: int, total: int | None = None, unit: str | None = None) -> None:
+        """`done` are done altogether, of `total` if that is known by now; another `unit` begins another stage."""
         self._done = done
         self._total = self._total if total is None else total
+        self._unit = unit or self._unit
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, total=self._total)
+            self._bar.update(self._task, completed=done, total=self._total, description=self._unit)
         elif not self._quiet and time.monotonic() - self._said_at >= PLAIN_LINES_SECONDS:
             self._said_at = time.monotonic()
             self._say()

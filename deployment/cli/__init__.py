@@ -16,7 +16,7 @@ from deployment.cli.lazy import LazyGroup, Place
 _HERE: Final = "deployment.cli."
 
 COMMANDS: Final = {
-    "up": Place(_HERE + "up:up", "Start everything on this machine: database, API, worker, projector."),
+    "up": Place(_HERE + "up:up", "Start everything on this machine: database, API, workers, projector."),
     "demo": Place(_HERE + "demo:demo", "Show the whole way, from real prices to published results."),
     "health": Place(_HERE + "health:health", "Ask the API whether it is ready for work."),
     "run": Place(_HERE + "runs:run", "Submit runs, watch them, fetch their results."),

@@ -13,7 +13,7 @@ from deployment.bench.registry import BENCHMARKS, run_benchmarks
 from deployment.cli import output
 
 
-@click.command("bench")
+@click.command("bench", epilog="Example: finaz bench --only runs --repeats 5 --json")
 @click.option("--only", default=",".join(BENCHMARKS), show_default=True, help="Benchmarks, separated by commas.")
 @click.option(
     "--repeats", default=REPEATS_MIN, show_default=True, type=click.IntRange(min=1), help="Medians are over so many."

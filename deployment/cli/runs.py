@@ -23,7 +23,7 @@ def run() -> None:
 
 def _request_options(command: Any) -> Any:
     """The options that a run and a sweep share."""
-    for option in (
+    options = (
         click.option("--snapshot", required=True, metavar="ADDRESS", help="The snapshot's address, sha256:…"),
         click.option("--as-of", metavar="INSTANT", help="Take what was available then (RFC 3339). Default: now."),
         click.option("--mode", type=click.Choice(MODES), default="BATCH", show_default=True, help="How to execute."),
@@ -37,7 +37,8 @@ def _request_options(command: Any) -> Any:
         ),
         click.option("--wait", is_flag=True, help="Wait for the end; exit status 0 only if it SUCCEEDED."),
         json_option,
-    ):
+    )
+    for option in reversed(options):
         command = option(command)
     return command
 

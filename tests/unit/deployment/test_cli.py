@@ -3,8 +3,9 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -12,19 +13,9 @@ from click.testing import CliRunner
 
 from deployment.cli import COMMANDS, main
 from deployment.cli.documents import combinations
+from deployment.cli.page import cli_page, walk
 
-
-def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        yield (*path, name), command
-        if isinstance(command, click.Group):
-            yield from commands(command, (*path, name))
-
-
-ALL = list(commands(main))
+ALL = list(walk(main))
 IDS = [" ".join(path) for path, _ in ALL]
 
 
@@ -53,11 +44,16 @@ def test_every_command_has_an_example_and_json(path: tuple[str, ...], command: c
 
 
 def test_summaries_are_the_commands_own() -> None:
-    """The line that the group shows of a command is the first sentence of the command's own help."""
+    """The line that the group shows of a command is how the command's own help begins."""
     for name, place in COMMANDS.items():
         command = main.get_command(click.Context(main), name)
         assert command is not None
-        assert (command.help or "").replace("\n", " ").startswith(place.summary), name
+        assert (command.help or "").replace("\n", " ").startswith(place.summary.rstrip(".")), name
+
+
+def test_the_page_is_generated(golden: Callable[[str, Any], None]) -> None:
+    """`docs/cli.md` is what the commands say."""
+    golden("docs/cli.md", cli_page(main))
 
 
 def test_help_loads_no_command() -> None:

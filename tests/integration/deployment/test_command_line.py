@@ -1,0 +1,262 @@
+"""The command line against a running system: each command in a process of its own, as people and scripts run it."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from deployment.fixture_files import fixture_path
+from deployment.fixture_run import AS_OF, GOLDEN
+from domain.canonical import address, address_of, parse
+from tests.support.command_line import Up, finaz, finaz_up
+
+FLOW = str(fixture_path("flows/01_A_feature.json"))
+GOLDEN_VALUES = [None, None, 2.0, 3.0, 4.0, 5.0]
+
+
+@pytest.fixture(scope="module")
+def up() -> Iterator[Up]:
+    with finaz_up() as here:
+        yield here
+
+
+@pytest.fixture(scope="module")
+def snapshot(up: Up) -> str:
+    """The fixture snapshot, imported from JSON Lines over HTTP."""
+    file = str(fixture_path("snapshots/fixture.snapshot.01.jsonl"))
+    answer = up.answer("snapshot", "import", file, "--name", "fixture.snapshot.01", "--format", "jsonl", "--via", "api")
+    found: str = answer["address"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def succeeded(up: Up, snapshot: str) -> dict[str, Any]:
+    """A run that was submitted and waited for."""
+    done = up.finaz("run", "submit", "--flow", FLOW, "--snapshot", snapshot, "--as-of", AS_OF, "--wait", "--json")
+    assert done.returncode == 0, done.stderr
+    run: dict[str, Any] = json.loads(done.stdout)
+    return run
+
+
+def refused(up: Up, code: str, *arguments: str, status: int = 1, **settings: str) -> dict[str, Any]:
+    """The problem document of a command that must fail with this code; and its sentence for people says the same."""
+    done = up.finaz(*arguments, "--json", **settings)
+    assert (done.returncode, done.stdout) == (status, "")
+    problem: dict[str, Any] = json.loads(done.stderr)
+    assert problem["code"] == code
+    human = up.finaz(*arguments, **settings)
+    assert human.returncode == status
+    assert human.stderr.startswith(f"finaz: {code}")
+    assert human.stderr.count("\n") <= 2
+    return problem
+
+
+# ------------------------------------------------------------------------------------------------ runs
+
+
+def test_a_run_from_submission_to_result(succeeded: dict[str, Any]) -> None:
+    """The fixture run, submitted and waited for, has succeeded with the golden."""
+    assert succeeded["state"] == "SUCCEEDED"
+    (result,) = succeeded["results"]
+    assert result["values_hash"] == GOLDEN
+    assert result["fence_token"] == 1
+
+
+def test_get_and_events(up: Up, succeeded: dict[str, Any]) -> None:
+    """`run get` shows the same run; `run events` its whole history and its lease's, each stream without a gap."""
+    run_id = succeeded["run_id"]
+    assert up.answer("run", "get", run_id) == succeeded
+    events = up.answer("run", "events", run_id)["items"]
+    assert [e["position"] for e in events] == sorted({e["position"] for e in events})
+    for stream in {e["stream"] for e in events}:
+        versions = [e["version"] for e in events if e["stream"] == stream]
+        assert versions == list(range(1, len(versions) + 1))
+    human = up.finaz("run", "get", run_id)
+    assert human.returncode == 0
+    assert run_id in human.stdout
+    assert GOLDEN in human.stdout
+
+
+def test_watch_tells_every_event_and_ends(up: Up, succeeded: dict[str, Any]) -> None:
+    """`run watch --json` prints the run's own events in order, one a line, the last being its end, with status 0."""
+    done = up.finaz("run", "watch", succeeded["run_id"], "--json")
+    assert done.returncode == 0, done.stderr
+    topics = [json.loads(line)["topic"] for line in done.stdout.splitlines()]
+    assert topics[0] == "run.requested.v1"
+    assert topics[-1] == "run.succeeded.v1"
+
+
+def test_results_in_every_format(up: Up, succeeded: dict[str, Any], tmp_path: Path) -> None:
+    """JSON, CSV, Arrow and Parquet hold the same values, to standard output and to a file."""
+    run_id = succeeded["run_id"]
+    document = up.answer("run", "result", run_id)
+    assert address_of([tick["value"] for tick in document["ticks"]]) == GOLDEN
+    text = up.finaz("run", "result", run_id, "--format", "csv").stdout
+    assert [row["value"] for row in csv.DictReader(io.StringIO(text))] == ["", "", "2.0", "3.0", "4.0", "5.0"]
+    for form in ("arrow", "parquet"):
+        file = tmp_path / f"result.{form}"
+        done = up.finaz("run", "result", run_id, "--format", form, "--output", str(file))
+        assert (done.returncode, done.stdout) == (0, "")
+        with pa.OSFile(str(file)) as source:
+            table = pa.ipc.open_file(source).read_all() if form == "arrow" else pa.parquet.read_table(source)
+        assert table.column("value").to_pylist() == GOLDEN_VALUES
+
+
+def test_artifact_is_what_its_address_says(up: Up, succeeded: dict[str, Any]) -> None:
+    """The artifact that the result names is fetched whole: its bytes hash to the address."""
+    name = succeeded["results"][0]["artifact"]
+    done = up.finaz("artifact", "get", name)
+    assert done.returncode == 0
+    assert address(done.stdout.encode()) == name
+
+
+def test_the_same_key_is_the_same_run(up: Up, snapshot: str) -> None:
+    """A second submission under one key gives the same run, marked as replayed; another body under it is refused."""
+    arguments = ("run", "submit", "--flow", FLOW, "--snapshot", snapshot, "--as-of", AS_OF, "--key", "twice")
+    first, second = up.answer(*arguments), up.answer(*arguments)
+    assert (first["replayed"], second["replayed"]) == (False, True)
+    assert first["run_id"] == second["run_id"]
+    problem = refused(up, "IDEMPOTENCY_KEY_REUSED", *arguments, "--priority", "7")
+    assert problem["status"] == 409
+
+
+def test_sweep_and_list(up: Up, snapshot: str) -> None:
+    """A sweep over instruments and parameters runs each once; the list finds them by sweep, state and tag."""
+    sweep = up.answer(
+        *("run", "sweep", "--flow", FLOW, "--snapshot", snapshot, "--as-of", AS_OF, "--wait", "--tag", "swept"),
+        *("--instrument", "fixture.fx-0", "--instrument", "fixture.fx-1", "--set", "ema_close.length=2,3"),
+    )
+    assert len(sweep["run_ids"]) == len(set(sweep["run_ids"])) == 4
+    assert {run["state"] for run in sweep["runs"]} == {"SUCCEEDED"}
+    last = str(max(run["position"] for run in sweep["runs"]))
+    listed = up.answer("run", "list", "--sweep", sweep["sweep_id"], "--state", "SUCCEEDED", "--position", last)
+    assert {run["run_id"] for run in listed["items"]} == set(sweep["run_ids"])
+    assert len(up.answer("run", "list", "--tag", "swept", "--limit", "3")["items"]) == 3
+    human = up.finaz("run", "list", "--tag", "swept")
+    assert all(run_id in human.stdout for run_id in sweep["run_ids"])
+
+
+def test_cancel_after_the_end_is_refused(up: Up, succeeded: dict[str, Any]) -> None:
+    """Cancelling a finished run: `RUN_FINISHED`, status 1."""
+    assert refused(up, "RUN_FINISHED", "run", "cancel", succeeded["run_id"])["status"] == 409
+
+
+def test_a_failed_run_fails_its_command(up: Up, snapshot: str) -> None:
+    """A run that ends FAILED makes `--wait` end with status 1 and the run's own code; so does watching it later."""
+    flow = parse(fixture_path("flows/01_A_feature.json").read_bytes())
+    flow["nodes"][0]["inputs"] = [{"column": "nosuch"}]
+    arguments = ("run", "submit", "--flow", "-", "--snapshot", snapshot, "--as-of", AS_OF, "--key", "fails", "--wait")
+    done = up.finaz(*arguments, "--json", stdin=json.dumps(flow))
+    assert done.returncode == 1
+    run, problem = json.loads(done.stdout), json.loads(done.stderr)
+    assert run["state"] == "FAILED"
+    assert problem["code"] == run["errors"][-1]["code"]
+    assert up.finaz("run", "watch", run["run_id"]).returncode == 1
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+
+def test_an_unknown_run(up: Up) -> None:
+    """A run id that doesn't exist, and one that is none."""
+    refused(up, "RUN_NOT_FOUND", "run", "get", "run_" + "0" * 64)
+    refused(up, "RUN_NOT_FOUND", "run", "get", "nonsense")
+
+
+def test_an_unknown_token(up: Up) -> None:
+    """A token that nobody knows, and none at all."""
+    refused(up, "UNAUTHENTICATED", "run", "list", FINAZ_TOKEN="finaz_wrong")
+    done = finaz("run", "list", "--json", FINAZ_API_URL=up.url)
+    assert json.loads(done.stderr)["code"] == "UNAUTHENTICATED"
+
+
+def test_a_missing_scope(up: Up, tmp_path: Path) -> None:
+    """A token made by `token create` is taken up by the running API and allows what its scopes say, no more."""
+    file = str(up.folder / "tokens.json")
+    made = up.answer("token", "create", "--principal", "ana", "--scope", "runs:read", "--file", file)
+    settings = {"FINAZ_TOKEN": made["token"]}
+    while up.finaz("run", "list", **settings).returncode:  # the file is looked at once a second
+        pass
+    assert up.answer("run", "list", **settings)["items"] == []
+    refused(up, "FORBIDDEN", "projection", "status", **settings)
+
+
+def test_a_missing_snapshot(up: Up) -> None:
+    """A snapshot that is not stored is refused before the key is burnt."""
+    nowhere = address(b"nothing is stored under this")
+    refused(up, "BLOB_MISSING", "run", "submit", "--flow", FLOW, "--snapshot", nowhere, "--as-of", AS_OF)
+
+
+def test_a_bad_flow_names_its_place(up: Up, snapshot: str) -> None:
+    """A flow with an op that doesn't exist is refused with the place in the body."""
+    text = fixture_path("flows/01_A_feature.json").read_text().replace('"op": "ema"', '"op": "emma"')
+    done = up.finaz(*("run", "submit", "--flow", "-", "--snapshot", snapshot, "--as-of", AS_OF, "--json"), stdin=text)
+    problem = json.loads(done.stderr)
+    assert problem["code"] == "OP_UNKNOWN"
+    assert "nodes[0].op" in problem["at"]
+
+
+def test_a_file_that_is_no_json(up: Up, snapshot: str, tmp_path: Path) -> None:
+    """A flow file with a duplicate key, and one that isn't there: named, nothing sent."""
+    file = tmp_path / "flow.json"
+    file.write_text('{"version": 1, "version": 1}')
+    rest = ("--snapshot", snapshot, "--as-of", AS_OF)
+    assert str(file) in refused(up, "JSON_INVALID", "run", "submit", "--flow", str(file), *rest)["at"]
+    refused(up, "FILE_UNAVAILABLE", "run", "submit", "--flow", str(tmp_path / "none"), *rest)
+
+
+def test_a_bad_cell_is_named(up: Up, tmp_path: Path) -> None:
+    """A CSV with a cell that is no number: the row and the column are named, status 1."""
+    file = tmp_path / "bad.csv"
+    file.write_text("instrument,event_time,close\nA,2026-01-05T09:00:00Z,1\nA,2026-01-05T09:01:00Z,one\n")
+    problem = refused(up, "IMPORT_INVALID", "snapshot", "import", str(file), "--via", "api")
+    assert "close" in problem["at"]
+    assert "3" in problem["at"]
+
+
+def test_an_api_that_is_not_there() -> None:
+    """Nobody listens: `API_UNREACHABLE`, naming the address and the setting."""
+    done = finaz("run", "list", "--json", FINAZ_API_URL="http://127.0.0.1:9")
+    problem = json.loads(done.stderr)
+    assert (done.returncode, problem["code"]) == (1, "API_UNREACHABLE")
+    assert problem["at"] == "http://127.0.0.1:9"
+
+
+def test_a_wrong_setting_is_named() -> None:
+    """A misspelt variable stops any command that reads settings."""
+    done = finaz("run", "list", FINAZ_API_ULR="x")
+    assert done.returncode == 1
+    assert "FINAZ_API_ULR" in done.stderr
+    assert "FINAZ_API_URL" in done.stderr
+
+
+# ------------------------------------------------------------------------------------------------ the rest
+
+
+def test_projection_status_and_health(up: Up) -> None:
+    """Every projection is listed with its position; the API is ready, with status 0."""
+    found = {one["name"]: one for one in up.answer("projection", "status")["items"]}
+    assert {"runs", "publications", "leases", "outbox", "lease_guard"} <= set(found)
+    assert up.answer("health")["status"] == "ready"
+
+
+def test_show_a_snapshot(up: Up, snapshot: str) -> None:
+    """The manifest that an import made, by its address."""
+    shown = up.answer("snapshot", "show", snapshot, "--via", "api")
+    assert shown["instruments"] == ["fixture.fx-0", "fixture.fx-1", "fixture.fx-2"]
+    assert shown["rows"] == 18
+    assert up.finaz("snapshot", "show", snapshot, "--via", "api").returncode == 0
+
+
+def test_settings_hide_secrets() -> None:
+    """`finaz settings` shows every variable, and no secret."""
+    done = finaz("settings", "--json", FINAZ_TOKEN="finaz_secret", FINAZ_API_PORT="1234")
+    shown = {one["variable"]: one for one in json.loads(done.stdout)["items"]}
+    assert shown["FINAZ_API_PORT"]["value"] == "1234"
+    assert "finaz_secret" not in done.stdout
