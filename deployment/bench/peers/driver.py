@@ -5,8 +5,8 @@ in environments where nothing of ours is installed. Every contender is driven by
 clock and the counting are equal for all.
 
 A contender's file has `versions()`, `async prepare(plan)`, `submitter(plan)` (an async context manager that gives
-`async submit(key)`, returning when the job is durably accepted) and `async work(plan, ran, stop)` (execute jobs until `stop` is
-set, calling `ran(key)` as the job's own body).
+`async submit(key)`, which returns when the job is durably accepted, the job's own name if that isn't the key) and
+`async work(plan, ran, stop)` (execute jobs until `stop` is set, calling `ran(name)` as a job begins).
 
 Talk is JSON lines on standard output, commands are lines on standard input; the end of standard input means stop. Instants are
 `time.monotonic()`, which all processes of one machine share. What must stay true: the process ends when its starter is gone.
@@ -85,9 +85,9 @@ async def submit_singly(submit_one: Any, keys: list[str], pause_seconds: float) 
     called, acknowledged = {}, {}
     for key in keys:
         await asyncio.sleep(pause_seconds)
-        called[key] = time.monotonic()
-        await submit_one(key)
-        acknowledged[key] = time.monotonic()
+        before = time.monotonic()
+        name = await submit_one(key) or key
+        called[name], acknowledged[name] = before, time.monotonic()
     return called, acknowledged
 
 
