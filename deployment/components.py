@@ -12,6 +12,7 @@ import threading
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
+import msgspec
 import structlog
 
 from deployment import wiring
@@ -88,6 +89,7 @@ def _join(threads: list[threading.Thread], seconds_max: float) -> None:
 
 
 def _report_projection(event: str, details: Mapping[str, Any]) -> None:
-    """What a runner tells, as a line of the log: at `warning` where something failed."""
-    failed = any(name in details for name in ("error", "reason", "code"))
-    (_log.warning if failed else _log.info)(event, **details)
+    """What a runner tells, as a line of the log: at `warning` where something failed, at `debug` where it just went on."""
+    failed = "error" in details or "failure" in details
+    tell = _log.warning if failed else _log.debug if event == "projection_moved" else _log.info
+    tell(event, **msgspec.to_builtins(details, enc_hook=str))

@@ -67,6 +67,8 @@ class Evidence:
     runs: Sequence[Mapping[str, Any]]
     values: Mapping[str, Sequence[float | None]]
     events: Mapping[str, Sequence[Mapping[str, Any]]]
+    log: Sequence[Mapping[str, Any]]
+    """Every event of the log, read back after the runs had ended."""
     prices: Mapping[str, Sequence[tuple[str, float]]]
     """(date, price) by ticker, in the order of the file."""
 
@@ -146,6 +148,7 @@ def perform(client: ApiClient, prices_snapshot: str, fixture_snapshot: str, *, s
         runs=runs,
         values={run_id: values_of(parse(client.result(run_id, OUTPUT, "json"))) for run_id in done},
         events={run["run_id"]: client.history(run["run_id"]) for run in runs},
+        log=list(client.log()),
         prices=prices,
     )
 
@@ -187,7 +190,7 @@ def judge(evidence: Evidence) -> list[Check]:
         _check("one result published per run", _published_wrongly(evidence)),
         _check("values fetched hash to the published values_hash", _hashed_wrongly(evidence)),
         _check("every EMA equals a naive computation from the file", _computed_wrongly(evidence)),
-        _check("events are contiguous, each run's and each lease's", _broken_streams(evidence)),
+        _check("events are contiguous, in the log and in each stream", _broken_order(evidence)),
         _golden(evidence),
     ]
 
@@ -233,18 +236,20 @@ def _computed_wrongly(evidence: Evidence) -> Iterable[str]:
             yield ticker
 
 
-def _broken_streams(evidence: Evidence) -> Iterable[str]:
-    for run in evidence.runs:
-        events = evidence.events.get(run["run_id"], ())
-        positions = [event["position"] for event in events]
-        if not events or positions != sorted(set(positions)):
-            yield f"{run['run_id']}: positions {positions[:8]}"
-        versions: dict[str, list[int]] = {}
-        for event in events:
-            versions.setdefault(event["stream"], []).append(event["version"])
-        for stream, seen in versions.items():
-            if seen != list(range(1, len(seen) + 1)):
-                yield f"{stream}: versions {seen[:8]}"
+def _broken_order(evidence: Evidence) -> Iterable[str]:
+    positions = [event["position"] for event in evidence.log]
+    if positions != list(range(1, len(positions) + 1)):
+        yield f"the log: positions {positions[:8]}…"
+    versions: dict[str, list[int]] = {}
+    for event in evidence.log:
+        versions.setdefault(event["stream"], []).append(event["version"])
+    for stream, seen in versions.items():
+        if seen != list(range(1, len(seen) + 1)):
+            yield f"{stream}: versions {seen[:8]}…"
+    known = {event["event_id"] for event in evidence.log}
+    for run_id, events in evidence.events.items():
+        if not events or not {event["event_id"] for event in events} <= known:
+            yield f"{run_id}: its history is not in the log"
 
 
 def naive_ema(prices: Sequence[float], length: int) -> list[float | None]:

@@ -38,6 +38,7 @@ def set_up_logs(level: str, form: str, component: str) -> None:
             foreign_pre_chain=shared,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                _without_colour,
                 _component_adder(component),
                 renderer,
             ],
@@ -59,6 +60,12 @@ def set_up_logs(level: str, form: str, component: str) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
+
+
+def _without_colour(_: Any, __: str, event: dict[str, Any]) -> dict[str, Any]:
+    """uvicorn says everything twice, once in colour."""
+    event.pop("color_message", None)
+    return event
 
 
 def _component_adder(component: str) -> Any:

@@ -29,7 +29,7 @@ def test_the_demo_holds(tmp_path: Path) -> None:
     assert document["values_hash"] == document["golden"] == GOLDEN
     assert {run["name"] for run in document["runs"]} == {"AAPL", "FB", "GOOG", "IBM", "MSFT", "fixture"}
     assert {run["state"] for run in document["runs"]} == {"SUCCEEDED"}
-    assert document["events"] == sum(run["events"] for run in document["runs"])
+    assert document["events"] >= sum(run["events"] for run in document["runs"]) > 0
     assert document["seconds"] > 0
     assert all(check["held"] for check in document["checks"])
     assert os.listdir(tmp_path) == []

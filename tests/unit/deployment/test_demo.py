@@ -32,8 +32,15 @@ def events_of(run_id: str, first: int) -> list[dict[str, Any]]:
     for offset, (category, topic) in enumerate(topics):
         versions[category] += 1
         stream = f"{category}/{run_id}"
+        position = first + offset
         events.append(
-            {"position": first + offset, "stream": stream, "version": versions[category], "topic": topic}
+            {
+                "position": position,
+                "stream": stream,
+                "version": versions[category],
+                "topic": topic,
+                "event_id": f"event {position}",
+            }
         )
     return events
 
@@ -41,12 +48,14 @@ def events_of(run_id: str, first: int) -> list[dict[str, Any]]:
 def whole() -> dict[str, Any]:
     """Evidence in which everything holds, as plain data."""
     ema = naive_ema(PRICES, EMA_LENGTH)
+    first, second = events_of("run_a", 1), events_of("run_f", 7)
     return {
         "fixture_run": "run_f",
         "tickers": {"AAPL": "run_a"},
         "runs": [run_of("run_a", ema), run_of("run_f", GOLDEN_VALUES)],
         "values": {"run_a": ema, "run_f": list(GOLDEN_VALUES)},
-        "events": {"run_a": events_of("run_a", 1), "run_f": events_of("run_f", 7)},
+        "events": {"run_a": first, "run_f": second},
+        "log": [*first, *second],
         "prices": {"AAPL": [(f"day {n}", price) for n, price in enumerate(PRICES)]},
     }
 
@@ -84,7 +93,15 @@ def _bent_average(evidence: dict[str, Any]) -> None:
 
 
 def _gap(evidence: dict[str, Any]) -> None:
-    del evidence["events"]["run_f"][2]
+    del evidence["log"][2]
+
+
+def _event_not_in_the_log(evidence: dict[str, Any]) -> None:
+    evidence["events"]["run_f"][2]["event_id"] = "another"
+
+
+def _version_twice(evidence: dict[str, Any]) -> None:
+    evidence["log"][3]["version"] = 2
 
 
 def _not_golden(evidence: dict[str, Any]) -> None:
@@ -102,6 +119,8 @@ def _not_golden(evidence: dict[str, Any]) -> None:
         (_other_hash, {"values"}),
         (_bent_average, {"every"}),
         (_gap, {"events"}),
+        (_event_not_in_the_log, {"events"}),
+        (_version_twice, {"events"}),
         (_not_golden, {"the"}),
     ],
 )
