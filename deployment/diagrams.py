@@ -11,12 +11,20 @@ from typing import Any, Final
 
 from domain.admission.aggregate import ADMISSION_TRANSITIONS
 from domain.checkpoints.aggregate import CHECKPOINT_TRANSITIONS
+from domain.discrepancies.aggregate import DISCREPANCY_TRANSITIONS
 from domain.leases.aggregate import LEASE_TRANSITIONS
 from domain.runs.aggregate import RUN_TRANSITIONS
 from domain.transitions import TransitionTable
 
 TABLES: Final[dict[str, TransitionTable[Any]]] = {
-    table.name: table for table in (ADMISSION_TRANSITIONS, RUN_TRANSITIONS, LEASE_TRANSITIONS, CHECKPOINT_TRANSITIONS)
+    table.name: table
+    for table in (
+        ADMISSION_TRANSITIONS,
+        RUN_TRANSITIONS,
+        LEASE_TRANSITIONS,
+        CHECKPOINT_TRANSITIONS,
+        DISCREPANCY_TRANSITIONS,
+    )
 }
 
 _SECTION = re.compile(r"(?<=<!-- diagram: )(\w+) -->\n.*?<!-- end -->", re.DOTALL)

@@ -79,6 +79,11 @@ def checkpoint_stream(run_id: str) -> str:
     return "checkpoint/" + run_id
 
 
+def discrepancy_stream(kind: str, subject: str) -> str:
+    """The stream of what the reconciler found about one subject, of one kind."""
+    return f"discrepancy/{kind}/{subject}"
+
+
 def derived_key(*parts: str) -> str:
     """A key made from parts, for the members of a sweep: hexadecimal, so that it is always a valid key."""
     return _sha256(*parts)

@@ -10,6 +10,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from projections.folding import ReadModel
+from projections.discrepancies import postgres as discrepancy_rows
+from projections.discrepancies import projection as discrepancies
 from projections.leases import guard
 from projections.leases import postgres as lease_rows
 from projections.leases import projection as leases
@@ -46,9 +48,10 @@ PROJECTIONS: Final[Mapping[str, Projection]] = MappingProxyType(
             Projection(runs.MODEL, run_rows.ROWS),
             Projection(publications.MODEL, publication_rows.ROWS),
             Projection(leases.MODEL, lease_rows.ROWS),
+            Projection(discrepancies.MODEL, discrepancy_rows.ROWS),
             Projection(outbox.MODEL, outbox_rows.ROWS),
             Projection(guard.MODEL, lease_rows.GUARD_ROWS),
         )
     }
 )
-"""Frozen names: `runs`, `publications`, `leases` (asynchronous); `outbox`, `lease_guard` (inline)."""
+"""Frozen names: `runs`, `publications`, `leases`, `discrepancies` (asynchronous); `outbox`, `lease_guard` (inline)."""

@@ -35,4 +35,31 @@ CREATE INDEX manager_commands_due_idx ON finaz.manager_commands (manager, due_at
 CREATE INDEX manager_commands_deadline_idx ON finaz.manager_commands (manager, key) WHERE state = 'pending' AND deadline;
 CREATE INDEX manager_commands_dead_idx ON finaz.manager_commands (manager, changed_at) WHERE state = 'dead';
 
-INSERT INTO finaz.projections (name, generation, role) VALUES ('orphan_recovery', 1, 'active'), ('reconciler', 1, 'active');
+-- What the reconciler found, one row per (kind, subject): a read model like any other.
+CREATE TABLE finaz.discrepancies_generations (
+    generation integer NOT NULL,
+    kind text COLLATE "C" NOT NULL,
+    subject text COLLATE "C" NOT NULL,
+    state text COLLATE "C" NOT NULL,
+    expected text NOT NULL,
+    actual text NOT NULL,
+    outcome text NOT NULL,
+    principal text COLLATE "C",
+    times_found integer NOT NULL,
+    found_at timestamptz NOT NULL,
+    changed_at timestamptz NOT NULL,
+    first_position bigint NOT NULL,
+    position bigint NOT NULL,
+    CONSTRAINT discrepancies_pkey PRIMARY KEY (generation, kind, subject)
+) PARTITION BY LIST (generation);
+CREATE INDEX discrepancies_subject_idx ON finaz.discrepancies_generations (subject);
+CREATE INDEX discrepancies_first_position_idx ON finaz.discrepancies_generations (first_position);
+CREATE INDEX discrepancies_open_idx ON finaz.discrepancies_generations (kind, state) WHERE state <> 'SETTLED';
+CREATE TABLE finaz.discrepancies_g1 PARTITION OF finaz.discrepancies_generations FOR VALUES IN (1);
+
+INSERT INTO finaz.projections (name, generation, role) VALUES
+    ('discrepancies', 1, 'active'), ('orphan_recovery', 1, 'active'), ('reconciler', 1, 'active');
+
+CREATE VIEW finaz.discrepancies AS
+    SELECT * FROM finaz.discrepancies_generations
+    WHERE generation = (SELECT generation FROM finaz.projections WHERE name = 'discrepancies' AND role = 'active');

@@ -13,6 +13,16 @@ ORDER BY o.kind, o.lane, o.state
 -- name: get
 SELECT row_to_json(o)::text FROM finaz.outbox AS o WHERE o.kind = %(kind)s AND o.key = %(key)s
 
+-- name: rewrite
+-- Make one row what the events say, if it is still as it was seen (`seen_position` null: there was none): an append that came in
+-- between has written the row itself.
+INSERT INTO finaz.outbox AS o SELECT n.* FROM json_populate_record(NULL::finaz.outbox, %(right)s::json) AS n
+ON CONFLICT (kind, key) DO UPDATE SET
+    lane = excluded.lane, priority = excluded.priority, state = excluded.state, enqueued_position = excluded.enqueued_position,
+    enqueued_at = excluded.enqueued_at, due_at = excluded.due_at, position = excluded.position, changed_at = excluded.changed_at
+WHERE o.position = %(seen_position)s AND o.state = %(seen_state)s
+RETURNING o.key
+
 -- name: aside_outbox
 CREATE TEMP TABLE rebuilt (LIKE finaz.outbox INCLUDING ALL);
 CREATE TEMP TABLE todo (kind text COLLATE "C", key text COLLATE "C", PRIMARY KEY (kind, key));

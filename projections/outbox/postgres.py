@@ -41,3 +41,10 @@ class OutboxReader:
         """One item, delivered or not."""
         rows = self._query.rows(ROWS.sql["get"], {"kind": kind, "key": key})
         return ROWS.decode(rows[0][0]) if rows else None
+
+
+def rewrite(query: Query, seen: OutboxRow | None, right: OutboxRow) -> bool:
+    """Make one row what its events say, if it is still as it was `seen` (None: it was missing). Whether it was."""
+    position, state = (None, None) if seen is None else (seen.position, seen.state)
+    given = {"right": msgspec.json.encode(right).decode(), "seen_position": position, "seen_state": state}
+    return bool(query.rows(ROWS.sql["rewrite"], given))

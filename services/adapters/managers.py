@@ -94,9 +94,14 @@ class PostgresCommandQueue:
         seconds: float | None = self._query.rows(_SQL["next_due"], self._manager)[0][0]
         return seconds
 
-    def issued(self, command_id: UUID) -> None:
+    def issued(self, command_ids: Sequence[UUID]) -> None:
         """See `CommandQueue`."""
-        self._settle(command_id, "issued", None, failed=0)
+        self._query.rows(_SQL["issued"], {**self._manager, "command_ids": list(command_ids)})
+
+    def again(self, command_id: UUID, delay_seconds: float, document: dict[str, Any]) -> None:
+        """See `CommandQueue`."""
+        given = {"command_id": command_id, "delay_seconds": delay_seconds, "document": _json(document)}
+        self._query.rows(_SQL["again"], {**self._manager, **given})
 
     def retry(self, command_id: UUID, delay_seconds: float, reason: str) -> None:
         """See `CommandQueue`."""
@@ -105,11 +110,8 @@ class PostgresCommandQueue:
 
     def set_aside(self, command_id: UUID, reason: str) -> None:
         """See `CommandQueue`."""
-        self._settle(command_id, "dead", reason[:REASON_CHARACTERS_MAX], failed=1)
-
-    def _settle(self, command_id: UUID, state: str, reason: str | None, *, failed: int) -> None:
-        given = {"command_id": command_id, "state": state, "reason": reason, "failed": failed}
-        self._query.rows(_SQL["settle"], {**self._manager, **given})
+        given = {"command_id": command_id, "reason": reason[:REASON_CHARACTERS_MAX]}
+        self._query.rows(_SQL["set_aside"], {**self._manager, **given})
 
 
 class ManagerOperations:

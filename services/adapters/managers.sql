@@ -44,10 +44,21 @@ SELECT greatest(0, extract(epoch FROM min(c.due_at) - clock_timestamp()))::doubl
 FROM finaz.manager_commands AS c
 WHERE c.manager = %(manager)s AND c.state = 'pending'
 
--- name: settle
--- From pending to its outcome; whoever is second changes nothing.
+-- name: issued
+-- From pending to issued; whoever is second changes nothing.
 UPDATE finaz.manager_commands AS c
-SET state = %(state)s, reason = %(reason)s, attempts = c.attempts + %(failed)s, changed_at = clock_timestamp()
+SET state = 'issued', changed_at = clock_timestamp()
+WHERE c.manager = %(manager)s AND c.command_id = ANY (%(command_ids)s::uuid[]) AND c.state = 'pending'
+
+-- name: again
+UPDATE finaz.manager_commands AS c
+SET attempts = 0, reason = NULL, document = %(document)s::json, changed_at = clock_timestamp(),
+    due_at = clock_timestamp() + make_interval(secs => %(delay_seconds)s)
+WHERE c.manager = %(manager)s AND c.command_id = %(command_id)s AND c.state = 'pending'
+
+-- name: set_aside
+UPDATE finaz.manager_commands AS c
+SET state = 'dead', reason = %(reason)s, attempts = c.attempts + 1, changed_at = clock_timestamp()
 WHERE c.manager = %(manager)s AND c.command_id = %(command_id)s AND c.state = 'pending'
 
 -- name: retry

@@ -18,7 +18,6 @@ from services.process_managers.manager import (
     WANTS_PER_EVENT_MAX,
     Clear,
     Command,
-    Deadline,
     Document,
     ProcessManager,
     SetAside,
@@ -90,12 +89,11 @@ def _wanting(manager: ProcessManager, row: InstanceRow, recorded: Recorded, want
         if isinstance(want, Clear):
             deadlines.pop(want.name, None)
             continue
-        due_at = want.due_at if isinstance(want, Deadline) else recorded.recorded_at
         wanted = Wanted(
             command_id=command_id(manager.name, recorded.event_id, index),
             name=want.name,
             document=want.document,
-            due_at=due_at,
+            due_at=want.due_at or recorded.recorded_at,
             caused_by=recorded.event_id,
         )
         if isinstance(want, Command):

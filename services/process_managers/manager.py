@@ -24,10 +24,14 @@ Document: TypeAlias = dict[str, Any]
 
 
 class Command(msgspec.Struct, frozen=True):
-    """Do this once, as soon as possible: `name` says what, `document` (JSON values) with what."""
+    """Do this once, at `due_at` or else as soon as possible: `name` says what, `document` (JSON values) with what.
+
+    Once wanted it cannot be withdrawn; what can is a `Deadline`.
+    """
 
     name: str
     document: Document
+    due_at: datetime | None = None
 
 
 class Deadline(msgspec.Struct, frozen=True):
@@ -45,6 +49,13 @@ class Clear(msgspec.Struct, frozen=True):
 
 
 Want: TypeAlias = Command | Deadline | Clear
+
+
+class Again(msgspec.Struct, frozen=True):
+    """A command that recurs: it is due again after `delay_seconds`, under the same id, with another document."""
+
+    delay_seconds: float
+    document: Document
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -85,7 +96,7 @@ class ProcessManager(Protocol):
         """What the instance remembers after the event; `{}` forgets the instance."""
         ...
 
-    def execute(self, command: Command, command_id: UUID) -> None:
+    def execute(self, command: Command, command_id: UUID) -> Again | None:
         """Do what the command says. Blocks. Called again after a crash: it must be idempotent by `command_id`."""
         ...
 

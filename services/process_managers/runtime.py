@@ -17,7 +17,7 @@ import msgspec
 
 from services import faultpoints
 from services.faultpoints import point
-from services.process_managers.manager import Command, ProcessManager, Retry, SetAside
+from services.process_managers.manager import Command, Document, ProcessManager, Retry, SetAside
 
 COMMANDS_PER_TURN_MAX: Final = 100
 """Commands issued before the runner looks at the log again, so that a long row of them cannot starve it."""
@@ -51,8 +51,12 @@ class CommandQueue(Protocol):
         """Seconds until the next pending command is due (0 if one is), None if there is none."""
         ...
 
-    def issued(self, command_id: UUID) -> None:
-        """It was issued: never again."""
+    def issued(self, command_ids: Sequence[UUID]) -> None:
+        """They were issued: never again."""
+        ...
+
+    def again(self, command_id: UUID, delay_seconds: float, document: Document) -> None:
+        """It was issued, and is due again after `delay_seconds` with this document."""
         ...
 
     def retry(self, command_id: UUID, delay_seconds: float, reason: str) -> None:
@@ -75,20 +79,28 @@ class Dispatcher:
     def run_once(self) -> float | None:
         """Issue what is due, at most `COMMANDS_PER_TURN_MAX`. Seconds until there is more to do; None: nothing is known of."""
         due = self._queue.due(COMMANDS_PER_TURN_MAX)
-        for item in due:
-            if not self._issue(item):
-                return STOP_RETRY_SECONDS
+        issued: list[UUID] = []
+        try:
+            for item in due:
+                if not self._issue(item, issued):
+                    return STOP_RETRY_SECONDS
+        finally:
+            if issued:
+                self._queue.issued(issued)
         return 0.0 if len(due) == COMMANDS_PER_TURN_MAX else self._queue.next_due_seconds()
 
-    def _issue(self, item: DueCommand) -> bool:
-        """Whether the manager may go on."""
+    def _issue(self, item: DueCommand, issued: list[UUID]) -> bool:
+        """Whether the manager may go on. What was issued for good is added to `issued`, to be recorded in one statement."""
         try:
             point(faultpoints.COMMAND_BEFORE)
-            self._manager.execute(item.command, item.command_id)
+            again = self._manager.execute(item.command, item.command_id)
             point(faultpoints.COMMAND_AFTER)
         except Exception as error:
             return self._failed(item, error)
-        self._queue.issued(item.command_id)
+        if again is None:
+            issued.append(item.command_id)
+        else:
+            self._queue.again(item.command_id, again.delay_seconds, again.document)
         self._report("command_issued", self._details(item))
         return True
 

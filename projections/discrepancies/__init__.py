@@ -1,0 +1,1 @@
+"""The read model of discrepancies: what the reconciler found, repaired, and asks an operator about."""
