@@ -4,9 +4,9 @@ from projections.postgres import PostgresSession
 from projections.reading import Query
 from projections.runner import POLL_SECONDS, Report, Runner, unheard
 from services import faultpoints
-from services.adapters.managers import InstanceRows, PostgresCommandQueue
+from services.adapters.manager_store import InstanceRows, PostgresCommandQueue
+from services.process_managers.contract import ProcessManager
 from services.process_managers.instances import instances_of
-from services.process_managers.manager import ProcessManager
 from services.process_managers.runtime import Dispatcher
 
 

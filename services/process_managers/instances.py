@@ -14,7 +14,7 @@ import msgspec
 from domain.errors import FinazError
 from domain.events import Recorded
 from projections.folding import ReadModel
-from services.process_managers.manager import (
+from services.process_managers.contract import (
     WANTS_PER_EVENT_MAX,
     Clear,
     Command,

@@ -42,7 +42,7 @@ from domain.runs.messages import (
 from services import effects
 from services.leases import fold_lease
 from services.ports import Append, EventLog, NewEvent, Vacant
-from services.process_managers.manager import Clear, Command, Deadline, Document, Retry, SetAside, Stop, Verdict, Want
+from services.process_managers.contract import Clear, Command, Deadline, Document, Retry, SetAside, Stop, Verdict, Want
 from services.runs import fold_run
 
 NAME: Final = "orphan_recovery"
@@ -59,7 +59,7 @@ _MOVED_ON: Final = (LeaseHeldError, StaleFenceError, VersionConflictError)
 
 
 class OrphanRecovery:
-    """The process manager (`services.process_managers.manager.ProcessManager`)."""
+    """The process manager (`services.process_managers.contract.ProcessManager`)."""
 
     name = NAME
     categories = ("run", "lease")

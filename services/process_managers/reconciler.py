@@ -22,7 +22,7 @@ from domain.errors import (
 from domain.events import Event, Recorded
 from domain.runs.messages import RunRequested, RunSucceeded
 from services.ports import EventLog
-from services.process_managers.manager import Again, Command, Document, Retry, SetAside, Stop, Verdict, Want
+from services.process_managers.contract import Again, Command, Document, Retry, SetAside, Stop, Verdict, Want
 from services.reconciliation import Reconciliation
 
 NAME: Final = "reconciler"
@@ -49,7 +49,7 @@ ATTEMPTS_MAX: Final = 20
 
 
 class Reconciler:
-    """The process manager (`services.process_managers.manager.ProcessManager`)."""
+    """The process manager (`services.process_managers.contract.ProcessManager`)."""
 
     name = NAME
     categories = ("run",)

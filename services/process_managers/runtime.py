@@ -17,7 +17,7 @@ import msgspec
 
 from services import faultpoints
 from services.faultpoints import point
-from services.process_managers.manager import Command, Document, ProcessManager, Retry, SetAside
+from services.process_managers.contract import Command, Document, ProcessManager, Retry, SetAside
 
 COMMANDS_PER_TURN_MAX: Final = 100
 """Commands issued before the runner looks at the log again, so that a long row of them cannot starve it."""

@@ -17,9 +17,9 @@ from domain.runs.messages import RunRequested, RunRequeued, RunStarted
 from projections.projector import Projector
 from services import faultpoints
 from services.adapters.manager_runner import manager_runner
-from services.adapters.managers import ManagerOperations
+from services.adapters.manager_store import ManagerOperations
 from services.ports import Append, Fence, NewEvent, Vacant
-from services.process_managers.manager import Command, Deadline, Document, Retry, SetAside, Verdict, Want
+from services.process_managers.contract import Command, Deadline, Document, Retry, SetAside, Verdict, Want
 from services.process_managers.orphan_recovery import OrphanRecovery
 from services.store.application import Log
 from tests.support.store import opened

@@ -17,11 +17,11 @@ import psycopg
 from domain.errors import NotFoundError, RefusedError, RowsRefusedError
 from projections.reading import Query
 from projections.statements import statements
+from services.process_managers.contract import Command
 from services.process_managers.instances import InstanceRow
-from services.process_managers.manager import Command
 from services.process_managers.runtime import REASON_CHARACTERS_MAX, DueCommand
 
-_SQL: Final = statements("services.adapters", "managers.sql")
+_SQL: Final = statements("services.adapters", "manager_store.sql")
 
 _decode_row: Final = msgspec.json.Decoder(InstanceRow).decode
 _decode_document: Final = msgspec.json.Decoder(dict[str, Any]).decode
