@@ -59,6 +59,11 @@ def run_id_of(principal: str, operation: str, key: str, body_hash: str) -> str:
     return "run_" + _sha256(principal, operation, key, body_hash)
 
 
+def sweep_id_of(principal: str, operation: str, key: str, body_hash: str) -> str:
+    """`sweep_` and the same hash, of the sweep's body."""
+    return "sweep_" + _sha256(principal, operation, key, body_hash)
+
+
 def admission_stream(principal: str, operation: str, key: str) -> str:
     """The stream that claims one idempotency key in its scope `principal \\0 operation \\0 key`."""
     return "admission/" + _sha256(principal, operation, key)

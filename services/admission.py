@@ -6,7 +6,6 @@ check burns no key. A flow is stored in CAS before the append that names it: a c
 """
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Final
@@ -28,6 +27,7 @@ from domain.identity import (
     derived_key,
     run_id_of,
     run_stream,
+    sweep_id_of,
 )
 from domain.instants import EPOCH
 from domain.market.flow import FlowSpec, flow_body, instantiate, parse_flow
@@ -35,6 +35,7 @@ from domain.runs.aggregate import Run
 from domain.runs.aggregate import decide as decide_run
 from domain.runs.messages import Mode, RequestRun, RunSpec
 from services import effects
+from services.blob_writer import store_all
 from services.catalogue import Catalogue, StoredFlow
 from services.event_ids import new_event_id
 from services.ports import Append, BlobStore, EventLog, NewEvent
@@ -116,17 +117,13 @@ class Admissions:
         principal, key = checked_principal(principal), checked_key(key)
         self._check_mode(body)
         templates = [await self._flow(flow, f"$.flows[{index}]") for index, flow in enumerate(body.flows)]
-        members = list(_members(body, [template.spec for template in templates]))
-        flows = await asyncio.to_thread(_as_stored, members) if len(members) > 20 else _as_stored(members)
+        specs = [template.spec for template in templates]
+        flows = await asyncio.to_thread(lambda: [_as_stored(spec) for spec in _members(body, specs)])
         await self._check_snapshot(body.snapshot, [flow.spec for flow in flows])
         await self._store(flows)
         body_hash = address_of(body_value(msgspec.structs.replace(body, flows=tuple(t.body for t in templates))))
-        sweep_id = "sweep_" + hashlib.sha256("\0".join((principal, SWEEPS_CREATE, key, body_hash)).encode()).hexdigest()
-        claims, requests = [], []
-        for index, flow in enumerate(flows):
-            claim, request = self._member(principal, derived_key(sweep_id, str(index)), sweep_id, body, flow)
-            claims.append(claim)
-            requests.append(request)
+        sweep_id = sweep_id_of(principal, SWEEPS_CREATE, key, body_hash)
+        claims, requests = await asyncio.to_thread(_admitted, principal, sweep_id, body, flows)
         run_ids = tuple(request.run_id for request in requests)
         sweep = ClaimKey(
             principal=principal, operation=SWEEPS_CREATE, key=key, body_hash=body_hash, subject_ids=run_ids
@@ -175,34 +172,11 @@ class Admissions:
         if not fresh:
             return
         blobs = {name: canonical(flow.body) for name, flow in fresh.items()}
-        await asyncio.to_thread(self._put, list(blobs.values()))
+        for outcome in await store_all(self._blobs, list(blobs.values())):
+            if isinstance(outcome, Exception):
+                raise outcome
         for name, flow in fresh.items():
             self._catalogue.remember_flow(flow, len(blobs[name]))
-
-    def _put(self, blobs: Sequence[bytes]) -> None:
-        for data in blobs:
-            effects.store_blob(self._blobs, data)
-
-    def _member(
-        self, principal: str, key: str, sweep_id: str, body: SweepBody, flow: StoredFlow
-    ) -> tuple[ClaimKey, RequestRun]:
-        """The claim and the request of one run of a sweep, as if it had been posted by itself under its derived key."""
-        alone = RunBody(
-            mode=body.mode,
-            flow=flow.body,
-            snapshot=body.snapshot,
-            as_of=body.as_of,
-            tags=body.tags,
-            priority=body.priority,
-            deadline_seconds=body.deadline_seconds,
-        )
-        body_hash = address_of(body_value(alone))
-        run_id = run_id_of(principal, SWEEPS_RUN, key, body_hash)
-        spec = _spec_of(alone, flow.address, flow.spec.name)
-        return (
-            ClaimKey(principal=principal, operation=SWEEPS_RUN, key=key, body_hash=body_hash, subject_ids=(run_id,)),
-            RequestRun(run_id=run_id, principal=principal, spec=spec, body_hash=body_hash, sweep_id=sweep_id),
-        )
 
     # ---------------------------------------------------------------- the append
 
@@ -248,9 +222,37 @@ def _members(body: SweepBody, flows: Sequence[FlowSpec]) -> Iterator[FlowSpec]:
             yield instantiate(flow, instrument, parameters)
 
 
-def _as_stored(members: Sequence[FlowSpec]) -> list[StoredFlow]:
-    bodies = [flow_body(spec) for spec in members]
-    return [StoredFlow(address_of(body), spec, body) for spec, body in zip(members, bodies, strict=True)]
+def _as_stored(spec: FlowSpec) -> StoredFlow:
+    body = flow_body(spec)
+    return StoredFlow(address_of(body), spec, body)
+
+
+def _admitted(
+    principal: str, sweep_id: str, body: SweepBody, flows: Sequence[StoredFlow]
+) -> tuple[list[ClaimKey], list[RequestRun]]:
+    """Claims and requests of a sweep's runs, each as if it had been posted by itself under its derived key."""
+    claims, requests = [], []
+    alone = RunBody(
+        mode=body.mode,
+        flow="",
+        snapshot=body.snapshot,
+        as_of=body.as_of,
+        tags=body.tags,
+        priority=body.priority,
+        deadline_seconds=body.deadline_seconds,
+    )
+    for index, flow in enumerate(flows):
+        key = derived_key(sweep_id, str(index))
+        body_hash = address_of(body_value(msgspec.structs.replace(alone, flow=flow.body)))
+        run_id = run_id_of(principal, SWEEPS_RUN, key, body_hash)
+        spec = _spec_of(alone, flow.address, flow.spec.name)
+        claims.append(
+            ClaimKey(principal=principal, operation=SWEEPS_RUN, key=key, body_hash=body_hash, subject_ids=(run_id,))
+        )
+        requests.append(
+            RequestRun(run_id=run_id, principal=principal, spec=spec, body_hash=body_hash, sweep_id=sweep_id)
+        )
+    return claims, requests
 
 
 def _spec_of(body: RunBody, flow: str, flow_name: str) -> RunSpec:

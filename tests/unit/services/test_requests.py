@@ -1,0 +1,139 @@
+"""Bodies of requests: one typed value per meaning, and every way of being wrong named with its place."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from domain.canonical import address_of, canonical, parse
+from domain.errors import FinazError
+from services.requests import SWEEP_RUNS_MAX, body_value, parse_run_body, parse_sweep_body
+from tests.support.fixture_market import AS_OF, body, flow
+
+SNAPSHOT = address_of("a snapshot")
+
+
+def sweep(**changes: Any) -> dict[str, Any]:
+    return {"mode": "BATCH", "flows": [flow()], "snapshot": SNAPSHOT, "as_of": AS_OF, **changes}
+
+
+def test_defaults_are_part_of_the_value() -> None:
+    """A body that leaves defaults out and one that writes them have one hash; so have two spellings of an instant."""
+    written = parse_run_body(body(SNAPSHOT, tags=[], priority=0, deadline_seconds=86_400))
+    assert written == parse_run_body(body(SNAPSHOT))
+    zone = parse_run_body(body(SNAPSHOT, as_of="2026-01-06T01:00:00.000+01:00"))
+    assert address_of(body_value(zone)) == address_of(body_value(written))
+
+
+def test_a_flow_is_taken_in_its_canonical_form() -> None:
+    """Its defaults are written out, and that form means the same body."""
+    parsed = parse_run_body(body(SNAPSHOT))
+    assert isinstance(parsed.flow, dict)
+    assert parsed.flow["nodes"][0]["parameters"] == {"length": 3, "gap": "reject"}
+    assert parse_run_body(body(SNAPSHOT, flow=parsed.flow)) == parsed
+
+
+@given(st.randoms(use_true_random=False))
+def test_key_order_and_white_space_do_not_matter(random: Any) -> None:
+    """The hash covers the typed body: any order of keys, any white space, any escapes give the same."""
+
+    def shuffled(value: Any) -> Any:
+        if isinstance(value, dict):
+            items = list(value.items())
+            random.shuffle(items)
+            return {key: shuffled(item) for key, item in items}
+        return [shuffled(item) for item in value] if isinstance(value, list) else value
+
+    text = json.dumps(
+        shuffled(body(SNAPSHOT, tags=["é"])), indent=random.randrange(5), ensure_ascii=random.random() < 0.5
+    )
+    again = address_of(body_value(parse_run_body(parse(text))))
+    assert again == address_of(body_value(parse_run_body(parse(canonical(body(SNAPSHOT, tags=["é"]))))))
+
+
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    ({"extra": 1}, "BODY_INVALID", "$"),
+    ({"mode": "FAST"}, "BODY_INVALID", "$.mode"),
+    ({"mode": 1}, "BODY_INVALID", "$.mode"),
+    ({"priority": 1.0}, "BODY_INVALID", "$.priority"),
+    ({"priority": True}, "BODY_INVALID", "$.priority"),
+    ({"priority": 101}, "BODY_INVALID", "$.priority"),
+    ({"priority": 2**70}, "BODY_INVALID", "$.priority"),
+    ({"deadline_seconds": 0}, "BODY_INVALID", "$.deadline_seconds"),
+    ({"deadline_seconds": 604_801}, "BODY_INVALID", "$.deadline_seconds"),
+    ({"as_of": "2026-01-06T00:00:00"}, "INSTANT_INVALID", "$.as_of"),
+    ({"as_of": "yesterday"}, "INSTANT_INVALID", "$.as_of"),
+    ({"as_of": 1767657600}, "BODY_INVALID", "$.as_of"),
+    ({"snapshot": "sha256:12"}, "BODY_INVALID", "$.snapshot"),
+    ({"snapshot": None}, "BODY_INVALID", "$.snapshot"),
+    ({"tags": "one"}, "BODY_INVALID", "$.tags"),
+    ({"tags": [1]}, "BODY_INVALID", "$.tags[0]"),
+    ({"tags": ["ok", "e\u0301"]}, "NAME_INVALID", "$.tags[1]"),
+    ({"tags": ["a\n"]}, "NAME_INVALID", "$.tags[0]"),
+    ({"tags": [""]}, "NAME_INVALID", "$.tags[0]"),
+    ({"tags": ["t"] * 33}, "BODY_INVALID", "$.tags"),
+    ({"flow": "01_A_feature"}, "BODY_INVALID", "$.flow"),
+    ({"flow": None}, "BODY_INVALID", "$.flow"),
+    ({"flow": {}}, "FLOW_INVALID", "$.flow.version"),
+    ({"flow": flow(extra=1)}, "FLOW_INVALID", "$.flow.extra"),
+    ({"flow": flow(nodes=[{"id": "x", "op": "emma", "inputs": []}])}, "OP_UNKNOWN", "$.flow.nodes[0].op"),
+    ({"flow": flow(length=0)}, "FLOW_INVALID", "$.flow.nodes[0].parameters.length"),
+    ({"flow": flow(name="e\u0301")}, "NAME_INVALID", "$.flow.name"),
+]
+
+
+@pytest.mark.parametrize(("changes", "code", "at"), WRONG)
+def test_what_is_wrong_is_named_with_its_place(changes: dict[str, Any], code: str, at: str) -> None:
+    """Unknown fields, wrong types, values out of range, names in another spelling, naive instants, unknown ops."""
+    with pytest.raises(FinazError) as caught:
+        parse_run_body(body(SNAPSHOT) | changes)
+    assert (caught.value.code, caught.value.at) == (code, at)
+    assert caught.value.status in (400, 422)
+
+
+@pytest.mark.parametrize("missing", ["mode", "flow", "snapshot", "as_of"])
+def test_what_is_missing_is_named(missing: str) -> None:
+    """Each field without a default is required."""
+    value = body(SNAPSHOT)
+    del value[missing]
+    with pytest.raises(FinazError, match=missing):
+        parse_run_body(value)
+
+
+@pytest.mark.parametrize("value", [None, [], "x", 1, 1.5, True])
+def test_a_body_is_an_object(value: Any) -> None:
+    """Anything else is refused at the top."""
+    for parse_body in (parse_run_body, parse_sweep_body):
+        with pytest.raises(FinazError) as caught:
+            parse_body(value)
+        assert (caught.value.code, caught.value.at) == ("BODY_INVALID", "$")
+
+
+def test_a_sweep_counts_its_runs() -> None:
+    """Flows × instruments × parameters; the limit is reached and not passed."""
+    three = [flow(f"x-{n}") for n in range(3)]
+    parsed = parse_sweep_body(sweep(flows=three, instruments=["a", "b"], parameters=[{}, {"ema": {"length": 5}}]))
+    assert parsed.runs == 12
+    lengths = [{"ema": {"length": n + 1}} for n in range(SWEEP_RUNS_MAX)]
+    assert parse_sweep_body(sweep(parameters=lengths)).runs == SWEEP_RUNS_MAX
+    with pytest.raises(FinazError, match="a sweep of 2000 runs"):
+        parse_sweep_body(sweep(parameters=lengths, instruments=["a", "b"]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "at"),
+    [
+        ({"flows": []}, "$.flows"),
+        ({"parameters": []}, "$.parameters"),
+        ({"parameters": [{"ema": 3}]}, "$.parameters[0]"),
+        ({"instruments": ["ok", "e\u0301"]}, "$.instruments[1]"),
+        ({"flows": [flow(), {}]}, "$.flows[1].version"),
+    ],
+)
+def test_what_is_wrong_in_a_sweep_is_named_with_its_place(changes: dict[str, Any], at: str) -> None:
+    """As for a run, with the index."""
+    with pytest.raises(FinazError) as caught:
+        parse_sweep_body(sweep(**changes))
+    assert (caught.value.at or "").startswith(at)
