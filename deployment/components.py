@@ -9,8 +9,9 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Coroutine, Mapping
-from typing import Any, Final, TypeVar
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 import structlog
@@ -20,8 +21,14 @@ from deployment.lifeline import Lifeline
 from deployment.settings import Settings
 from domain.errors import InfrastructureError
 
-PROJECTOR_STOP_SECONDS_MAX: Final = 15.0
-"""How long a projector's threads may take to end their batch; what they were doing is then cut off and repeated later."""
+BATCH_STOP_SECONDS_MAX: Final = 15.0
+"""How long a projector's or a manager's threads may take to end their batch; then it is cut off, undone and repeated later."""
+
+CUT_OFF_SECONDS_MAX: Final = 2.0
+"""How long a thread that was cut off may take to end before the process ends without it."""
+
+if TYPE_CHECKING:
+    from projections.runner import Runner
 
 T = TypeVar("T")
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger("finaz.process")
@@ -64,31 +71,39 @@ async def work(settings: Settings, label: str, line: Lifeline) -> None:
 
 async def project(settings: Settings, only: tuple[str, ...], line: Lifeline) -> None:
     """Keep the read models up to date until told to stop, each in a thread of its own."""
-    async with line, wiring.projection_runners(settings, only, _report_projection) as runners:
-        threads = [threading.Thread(target=runner.run, name=runner.name, daemon=True) for runner in runners]
-        for thread in threads:
-            thread.start()
-        line.ready()
-        await line.stop.wait()
-        for runner in runners:
-            runner.stop()
-        await asyncio.to_thread(_join, threads, PROJECTOR_STOP_SECONDS_MAX)
-        for runner, thread in zip(runners, threads, strict=True):
-            if thread.is_alive():
-                _log.warning("cut off", projection=runner.name)
-                runner.interrupt()
-        await asyncio.to_thread(_join, threads, 2.0)
+    async with line, wiring.projection_runners(settings, only, _report) as runners:
+        await _run_threads(runners, line)
+
+
+async def manage(settings: Settings, only: tuple[str, ...], line: Lifeline) -> None:
+    """Run the process managers until told to stop, each in a thread of its own."""
+    async with line, wiring.manager_runners(settings, only, _report) as runners:
+        await _run_threads(runners, line)
+
+
+async def _run_threads(runners: Sequence["Runner"], line: Lifeline) -> None:
+    threads = [threading.Thread(target=runner.run, name=runner.name, daemon=True) for runner in runners]
+    for thread in threads:
+        thread.start()
+    line.ready()
+    await line.stop.wait()
+    for runner in runners:
+        runner.stop()
+    await asyncio.to_thread(_join, threads, BATCH_STOP_SECONDS_MAX)
+    for runner, thread in zip(runners, threads, strict=True):
+        if thread.is_alive():
+            _log.warning("cut off", projection=runner.name)
+            runner.interrupt()
+    await asyncio.to_thread(_join, threads, CUT_OFF_SECONDS_MAX)
 
 
 def _join(threads: list[threading.Thread], seconds_max: float) -> None:
-    import time
-
     deadline = time.monotonic() + seconds_max
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _report_projection(event: str, details: Mapping[str, Any]) -> None:
+def _report(event: str, details: Mapping[str, Any]) -> None:
     """What a runner tells, as a line of the log: at `warning` where something failed, at `debug` where it just went on."""
     failed = "error" in details or "failure" in details
     tell = _log.warning if failed else _log.debug if event == "projection_moved" else _log.info

@@ -6,6 +6,7 @@ token stands under its own name, bound where it is known (`structlog.contextvars
 
 import logging
 import sys
+from collections.abc import MutableMapping
 from typing import Any, Final
 
 import structlog
@@ -62,7 +63,7 @@ def set_up_logs(level: str, form: str, component: str) -> None:
     )
 
 
-def _without_colour(_: Any, __: str, event: dict[str, Any]) -> dict[str, Any]:
+def _without_colour(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """uvicorn says everything twice, once in colour."""
     event.pop("color_message", None)
     return event

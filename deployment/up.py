@@ -144,6 +144,7 @@ def _components(workers: int, listener: int) -> list[Component]:
     return [
         finaz_component("api", "api", "--listener", str(listener), descriptors=(listener,)),
         finaz_component("projector", "projector"),
+        finaz_component("manager", "manager"),
         *(finaz_component(f"worker-{n + 1}", "worker", "--label", f"worker-{n + 1}") for n in range(workers)),
     ]
 

@@ -7,6 +7,7 @@ while its database is away and waits for it.
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
@@ -18,11 +19,11 @@ import structlog
 from deployment.settings import Settings
 from domain.errors import InputError
 from projections.inline import INLINE
-from services.batch_parts import WorkerEvent, WorkerSettings
+from services.batch_parts import INLINE_ROWS_MAX, WorkerEvent, WorkerSettings
 from services.cas import DirectoryBlobStore
 from services.ports import BlobStore
 from services.store.application import Log
-from services.store.notifications import EVENTS, OUTBOX
+from services.store.notifications import EVENTS, OUTBOX, Listener
 
 if TYPE_CHECKING:
     from api.parts import ApiParts
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from services.batch_worker import BatchWorker
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger("finaz.worker")
+
+RECOMPUTATION_CACHE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of parsed chunks that the reconciler keeps."""
 
 _LEVELS: Final = {
     "run.stage": logging.DEBUG,
@@ -163,27 +167,23 @@ async def _forward(waker: Any, wake: Callable[[], None]) -> None:
         wake()
 
 
-# ------------------------------------------------------------------------------------------------ the projector
+# ------------------------------------------------------------------------------------------------ projector and managers
+
+Report = Callable[[str, Mapping[str, Any]], None]
+"""What a runner tells: a name and its details."""
 
 
 @asynccontextmanager
 async def projection_runners(
-    settings: Settings, only: tuple[str, ...], report: Callable[[str, Mapping[str, Any]], None]
+    settings: Settings, only: tuple[str, ...], report: Report
 ) -> AsyncIterator[list["Runner"]]:
     """A runner for each asynchronous projection (`only`: for these), woken by notification; their threads are the caller's."""
-    import threading
-
     from projections.postgres import PostgresSession, RowStore
     from projections.registry import PROJECTIONS
     from projections.runner import Runner
-    from services.store.notifications import Listener
 
     dsn = settings.required_postgres_dsn()
     owner = f"projector_{uuid4().hex}"
-    names = [name for name, projection in PROJECTIONS.items() if not projection.inline]
-    for name in only:
-        if name not in names:
-            raise InputError(f"there is no projection {name!r} with a runner", at="--only", expected=", ".join(names))
 
     def runner(name: str) -> Runner:
         model, rows = PROJECTIONS[name].model, PROJECTIONS[name].rows
@@ -195,16 +195,62 @@ async def projection_runners(
             report=report,
         )
 
-    runners = [runner(name) for name in names if not only or name in only]
+    names = [name for name, projection in PROJECTIONS.items() if not projection.inline]
+    runners = [runner(name) for name in _chosen(names, only)]
     async with AsyncExitStack() as stack:
-        listener = Listener(dsn, (EVENTS,))
-        stack.callback(listener.close)
-        waker = stack.enter_context(listener.waker(EVENTS))
-
-        def forward() -> None:
-            for _ in waker.wakes():
-                for one in runners:
-                    one.wake()
-
-        threading.Thread(target=forward, name="finaz-projector-wakes", daemon=True).start()
+        _woken(stack, dsn, runners)
         yield runners
+
+
+@asynccontextmanager
+async def manager_runners(settings: Settings, only: tuple[str, ...], report: Report) -> AsyncIterator[list["Runner"]]:
+    """A runner for each process manager (`only`: for these), woken by notification; their threads are the caller's."""
+    from services.adapters.manager_runner import manager_runner
+    from services.batch_execution import FlowComputation
+    from services.process_managers import orphan_recovery, reconciler
+    from services.process_managers.contract import ProcessManager
+    from services.recomputation import Recomputation
+    from services.reconciliation import Reconciliation
+    from services.served_rows import ServedRows
+
+    dsn = settings.required_postgres_dsn()
+    owner = f"managers_{uuid4().hex}"
+    async with AsyncExitStack() as stack:
+        log = await stack.enter_async_context(opened_log(settings))
+        blobs = blob_store(settings)
+        recompute = Recomputation(FlowComputation(blobs, RECOMPUTATION_CACHE_BYTES_MAX, INLINE_ROWS_MAX))
+        stack.callback(recompute.close)
+        reconciliation = Reconciliation(log, blobs, ServedRows(log.pool), recompute)
+        made: dict[str, ProcessManager] = {
+            manager.name: manager
+            for manager in (orphan_recovery.OrphanRecovery(log), reconciler.Reconciler(log, reconciliation))
+        }
+        runners = [
+            manager_runner(
+                dsn, log.pool, made[name], owner, poll_seconds=settings.projection_poll_seconds, report=report
+            )
+            for name in _chosen(list(made), only)
+        ]
+        _woken(stack, dsn, runners)
+        yield runners
+
+
+def _chosen(names: list[str], only: tuple[str, ...]) -> list[str]:
+    for name in only:
+        if name not in names:
+            raise InputError(f"there is nothing called {name!r} to run", at="--only", expected=", ".join(names))
+    return [name for name in names if not only or name in only]
+
+
+def _woken(stack: AsyncExitStack, dsn: str, runners: list["Runner"]) -> None:
+    """Wake the runners whenever the log grows, until the stack is closed."""
+    listener = Listener(dsn, (EVENTS,))
+    stack.callback(listener.close)
+    waker = stack.enter_context(listener.waker(EVENTS))
+
+    def forward() -> None:
+        for _ in waker.wakes():
+            for one in runners:
+                one.wake()
+
+    threading.Thread(target=forward, name="finaz-wakes", daemon=True).start()

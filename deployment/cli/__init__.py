@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "api": Place(_HERE + "components:api", "Serve the HTTP API."),
     "worker": Place(_HERE + "components:worker", "Execute runs."),
     "projector": Place(_HERE + "components:projector", "Keep the read models up to date."),
+    "manager": Place(_HERE + "components:manager", "Run the process managers."),
     "bench": Place(_HERE + "bench:bench", "Measure, side by side with comparable systems."),
 }
 

@@ -1,4 +1,4 @@
-"""`finaz api`, `finaz worker`, `finaz projector`: the processes, each started by hand, by a service manager, or by `finaz up`."""
+"""`finaz api`, `worker`, `projector`, `manager`: the processes, started by hand, by a service manager, or by `finaz up`."""
 
 import socket
 from typing import Any
@@ -80,3 +80,19 @@ def projector(names: tuple[str, ...], lifeline: int | None) -> None:
     settings = load_settings()
     set_up_logs(settings.log_level, settings.log_format, "projector")
     run_uvloop(project(settings, names, Lifeline(lifeline)))
+
+
+@click.command(epilog="Example: finaz manager --only orphan_recovery")
+@click.option("--only", "names", multiple=True, help="Only the process manager of this name; may be repeated.")
+@_lifeline_option
+@json_option
+def manager(names: tuple[str, ...], lifeline: int | None) -> None:
+    """Run the process managers until SIGTERM: orphan recovery, reconciler. A second one stands by until the first is gone."""
+    from deployment.components import manage, run_uvloop
+    from deployment.lifeline import Lifeline
+    from deployment.logs import set_up_logs
+    from deployment.settings import load_settings
+
+    settings = load_settings()
+    set_up_logs(settings.log_level, settings.log_format, "manager")
+    run_uvloop(manage(settings, names, Lifeline(lifeline)))
