@@ -62,7 +62,7 @@ class OrphanRecovery:
     """The process manager (`services.process_managers.contract.ProcessManager`)."""
 
     name = NAME
-    categories = ("run", "lease")
+    categories: tuple[str, ...] = ("run", "lease")
 
     def __init__(self, log: EventLog) -> None:
         self._log = log

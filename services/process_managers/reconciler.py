@@ -52,7 +52,7 @@ class Reconciler:
     """The process manager (`services.process_managers.contract.ProcessManager`)."""
 
     name = NAME
-    categories = ("run",)
+    categories: tuple[str, ...] = ("run",)
 
     def __init__(self, log: EventLog, reconciliation: Reconciliation, round_seconds: float = ROUND_SECONDS) -> None:
         self._log = log
