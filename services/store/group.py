@@ -91,6 +91,7 @@ class Group(Generic[Q, R]):
         self._queue: deque[Ticket[Q, R]] = deque()
         self._wake = threading.Event()
         self._idle = False
+        self._ringing: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._lock = threading.Lock()
         self._current: list[Ticket[Q, R]] = []
@@ -126,10 +127,25 @@ class Group(Generic[Q, R]):
             raise OverloadedError(f"{self.queue_max} requests wait already", at=self.name)
         self._queue.append(ticket)
         if self._idle:
-            self._wake.set()
+            self._ring(ticket.loop)
         if self._closed and not self._thread.is_alive():
             self._fail(self._drain(), "the store is closed")
         return ticket
+
+    def _ring(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Wake the thread: at once, or when the loop has gone through everything that is ready now.
+
+        Tasks that one group woke ask again one after the other; so they meet in one group instead of leaving the first alone.
+        """
+        if loop is None:
+            self._wake.set()
+        elif self._ringing is not loop:  # a loop that stopped before it rang keeps only its own callers waiting
+            self._ringing = loop
+            loop.call_soon(self._rung)
+
+    def _rung(self) -> None:
+        self._ringing = None
+        self._wake.set()
 
     def _start(self) -> threading.Thread:
         thread = threading.Thread(target=self._main, name=f"finaz-{self.name}", daemon=True)
