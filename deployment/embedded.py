@@ -166,19 +166,13 @@ class EmbeddedPostgres:
         """
         self._closed = True
         supervisor, self._supervisor, self.pid = self._supervisor, None, None
-        if supervisor is None:
-            if self.temporary:
-                shutil.rmtree(self.folder, ignore_errors=True)
-            return
-        assert supervisor.stdin is not None
-        assert supervisor.stdout is not None
-        supervisor.stdin.close()
-        try:
-            supervisor.wait(self.limits.reply_seconds)
-        except subprocess.TimeoutExpired:
-            supervisor.kill()
-            supervisor.wait()
-        supervisor.stdout.close()
+        if supervisor is not None:
+            _end(supervisor, self.limits.reply_seconds)
+        # What follows is done already, unless there was no supervisor or it had to be killed.
+        if self.temporary:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        if self._sockets is not None and self._sockets.parent != self.folder:
+            shutil.rmtree(self._sockets, ignore_errors=True)
 
     def log_tail(self, size_bytes: int = 4096) -> str:
         """The end of the server's log."""
@@ -257,6 +251,19 @@ class EmbeddedPostgres:
             plain = short and _PLAIN_PATH.fullmatch(str(inside))
             self._sockets = inside if plain else Path(tempfile.mkdtemp(prefix="finaz-pg-", dir="/tmp"))
         return self._sockets
+
+
+def _end(supervisor: "subprocess.Popen[bytes]", seconds_max: float) -> None:
+    """Let a supervisor stop its server and end; one that doesn't in time is killed, and the kernel stops the server."""
+    assert supervisor.stdin is not None
+    assert supervisor.stdout is not None
+    supervisor.stdin.close()
+    try:
+        supervisor.wait(seconds_max)
+    except subprocess.TimeoutExpired:
+        supervisor.kill()
+        supervisor.wait()
+    supervisor.stdout.close()
 
 
 def _binaries() -> Path:

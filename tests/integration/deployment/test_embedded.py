@@ -360,6 +360,51 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     assert not server.folder.exists()
 
 
+def test_connections_are_limited() -> None:
+    """As many clients as asked for get in; the next is refused by the server, and gets in when one has left."""
+    with EmbeddedPostgres(connections_max=5) as server:
+        clients = [psycopg.connect(server.dsn()) for _ in range(5)]
+        with pytest.raises(psycopg.OperationalError, match="too many clients"):
+            psycopg.connect(server.dsn())
+        for client in clients:
+            client.close()
+        put(server, 1)
+
+
+def test_a_start_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    """Beyond its limit a start is refused, in either half, and what it began is undone: the next one starts from there."""
+    with (
+        pytest.raises(EmbeddedPostgresError, match="initdb failed"),
+        EmbeddedPostgres(tmp_path / "pg", limits=Limits(start_seconds=0.02)),
+    ):
+        pass
+    with EmbeddedPostgres(tmp_path / "pg") as server:
+        put(server, 1)
+    with (
+        pytest.raises(EmbeddedPostgresError, match=r"did not accept connections within 0\.0 seconds"),
+        EmbeddedPostgres(tmp_path / "pg", limits=Limits(start_seconds=0.0)),
+    ):
+        pass
+    with EmbeddedPostgres(tmp_path / "pg") as server:
+        assert kept(server) == [1]
+
+
+def test_a_supervisor_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A supervisor that doesn't answer within the limit is an error; `close()` kills it, and nothing is left even then."""
+    monkeypatch.setattr(embedded, "REPLY_SECONDS_MARGIN", 0.1)
+    server = EmbeddedPostgres()
+    server.start()
+    assert server.pid is not None
+    pid, supervisor = server.pid, supervisor_of(server)
+    os.kill(supervisor, signal.SIGSTOP)
+    server.limits = Limits(0.1, 0.1, 0.0)
+    with pytest.raises(EmbeddedPostgresError, match="does not answer"):
+        server.is_running()
+    server.close()
+    wait_gone(pid)
+    assert not server.folder.exists()
+
+
 def test_a_log_beyond_its_limit_starts_anew(tmp_path: Path) -> None:
     """The log is bounded: one longer than the limit is thrown away at the next start."""
     from deployment.embedded_supervisor import LOG_BYTES_MAX
