@@ -26,8 +26,11 @@ from services.adapters.tabular_cells import known_zone
 from services.import_options import DELAY_MILLIS_MAX, ImportOptions, ImportProgress, Progress
 from services.ports import BlobStore
 
-CHUNK_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes of one chunk; wider events give chunks of fewer rows."""
+CHUNK_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Bytes of one chunk: events of many columns or long names give chunks of fewer rows."""
+
+_FIELD_BYTES: Final = 200
+_VALUE_BYTES: Final = 24
 
 
 def no_progress(progress: ImportProgress) -> None:
@@ -55,7 +58,7 @@ def import_snapshot(
             raise ImportInvalidError("no rows", at=source.name, expected="at least one")
         chunks = []
         written = 0
-        for table in _chunks(_distinct(spill.merged()), CHUNK_EVENTS_MAX):
+        for table in _chunks(_distinct(spill.merged()), chunk_rows(len(seen.columns))):
             for ref in _store(table, seen.columns, blobs):
                 chunks.append(ref)
                 written += ref.rows
@@ -133,6 +136,11 @@ def _check_neighbours(table: pa.Table) -> None:
             raise ImportInvalidError(
                 f"row {rows[0]} {detail}: {event_id!r}", at=f"row {rows[1]}, column {column}", expected="each once"
             )
+
+
+def chunk_rows(columns: int) -> int:
+    """Events in a chunk, by the number of value columns: a function of the data alone, as the snapshot's address must be."""
+    return max(1, min(CHUNK_EVENTS_MAX, CHUNK_BYTES_MAX // (_FIELD_BYTES + _VALUE_BYTES * columns)))
 
 
 def _chunks(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:

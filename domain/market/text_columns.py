@@ -44,6 +44,10 @@ class Texts:
     def __len__(self) -> int:
         return len(self.starts)
 
+    def rows(self, part: slice) -> "Texts":
+        """Some of the texts, without copying their bytes."""
+        return Texts(self.data, self.starts[part], self.sizes[part])
+
     def strings(self) -> list[str]:
         """The texts as Python strings."""
         data = self.data.tobytes()
@@ -116,7 +120,7 @@ def parse_instants(texts: Texts, *, strict: bool) -> tuple[Ints, Bytes]:
 
 def json_escaped(texts: Texts) -> Texts:
     """The texts as they stand between the quotes of a JSON string. Control characters must not occur."""
-    if not np.any((texts.data == ord('"')) | (texts.data == ord("\\"))):
+    if not _any_special(texts.data, texts.starts, texts.sizes):
         return texts
     return texts_of([string.replace("\\", "\\\\").replace('"', '\\"') for string in texts.strings()])
 
@@ -136,6 +140,16 @@ def join_rows(parts: Sequence[tuple[bytes, Texts]], end: bytes) -> bytes:
 
 
 # ---------------------------------------------------------------------------------------------------------------- kernels
+
+
+@compiled
+def _any_special(data: Bytes, starts: Ints, sizes: Ints) -> bool:
+    """Whether a quote or a backslash occurs."""
+    for i in range(starts.shape[0]):
+        for j in range(starts[i], starts[i] + sizes[i]):
+            if data[j] == 34 or data[j] == 92:
+                return True
+    return False
 
 
 @compiled

@@ -1,6 +1,6 @@
 """Sorting more events than memory holds: sorted runs in temporary files, merged in blocks.
 
-What must stay true: memory is one run while filling, one block per run while merging; the merged order is that of `KEYS`, texts
+What must stay true: memory is one run while filling, a block per run while merging; the merged order is that of `KEYS`, texts
 compared as UTF-8 bytes; the temporary folder is gone when the context ends, however it ends. A process that is killed leaves
 its folder (`finaz-import-…` in the system's temporary folder), which nothing reads.
 """
@@ -18,11 +18,11 @@ import pyarrow.compute as compute
 
 from services.adapters.event_tables import KEYS
 
-RUN_BYTES: Final = 32 * 1024 * 1024
+RUN_BYTES: Final = 16 * 1024 * 1024
 """Bytes of events sorted in memory at a time."""
 
-BLOCK_ROWS: Final = 8192
-"""Rows of one run held while merging."""
+MERGE_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of events held while merging, over all runs."""
 
 MERGE_RUNS_MAX: Final = 64
 """Runs merged at a time; more are merged in several passes."""
@@ -36,12 +36,12 @@ class SortedSpill:
         folder: Path | None = None,
         *,
         run_bytes: int = RUN_BYTES,
-        block_rows: int = BLOCK_ROWS,
+        merge_bytes: int = MERGE_BYTES,
         merge_runs_max: int = MERGE_RUNS_MAX,
     ) -> None:
         self._parent = folder
         self._run_bytes = run_bytes
-        self._block_rows = block_rows
+        self._block_bytes = merge_bytes // merge_runs_max
         self._merge_runs_max = merge_runs_max
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
@@ -98,7 +98,8 @@ class SortedSpill:
                     if writer is None or schema is None:
                         schema = table.schema
                         writer = pa.ipc.new_stream(file, schema)
-                    writer.write_table(table.select(schema.names), max_chunksize=self._block_rows)
+                    rows = self._block_bytes * table.num_rows // max(table.nbytes, 1)
+                    writer.write_table(table.select(schema.names), max_chunksize=max(rows, 1))
                 if writer is not None:
                     writer.close()
         except BaseException:
@@ -130,6 +131,7 @@ class _Cursor:
         self._reader = pa.ipc.open_stream(self._file)
         self._block: Any = None
         self._times: Any = None
+        self._last: tuple[int, str, int] = (0, "", 0)
 
     def refill(self) -> bool:
         """Have a block that isn't empty; False at the end of the run."""
@@ -139,11 +141,13 @@ class _Cursor:
             except StopIteration:
                 return False
             self._times = self._block.column("event_time").to_numpy()
+            if self._block.num_rows:
+                self._last = self._key(self._block.num_rows - 1)
         return True
 
     def last_key(self) -> tuple[int, str, int]:
         """The key of the block's last row."""
-        return self._key(self._block.num_rows - 1)
+        return self._last
 
     def take_through(self, key: tuple[int, str, int]) -> pa.Table | None:
         """Take the rows up to and including those of `key` from the block."""

@@ -19,7 +19,7 @@ from domain.errors import ImportInvalidError
 from services.adapters.json_lines import read_json_lines
 from services.import_options import ImportOptions
 
-BLOCK_BYTES: Final = 4 * 1024 * 1024
+BLOCK_BYTES: Final = 512 * 1024
 """Bytes of text read at a time; no row may be longer."""
 
 PARQUET_ROWS: Final = 65_536
