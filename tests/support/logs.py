@@ -1,7 +1,8 @@
 """Logs for the tests: the one in memory and the real one, behind one face."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
@@ -38,3 +39,13 @@ async def log_under_test(request: pytest.FixtureRequest) -> AsyncIterator[LogUnd
         yield LogUnderTest(log)
     finally:
         await asyncio.to_thread(log.close)
+
+
+@contextmanager
+def opened(dsn: str) -> Iterator[Log]:
+    """The real log of a migrated database."""
+    log = Log(dsn, INLINE)
+    try:
+        yield log
+    finally:
+        log.close()
