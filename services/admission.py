@@ -18,7 +18,7 @@ from domain.admission.aggregate import decide as decide_admission
 from domain.admission.aggregate import evolve as evolve_admission
 from domain.admission.messages import ClaimKey
 from domain.canonical import address, address_of, canonical
-from domain.errors import ModeUnavailableError, SnapshotInvalidError, VersionConflictError
+from domain.errors import ModeUnavailableError, VersionConflictError
 from domain.events import Event, Metadata
 from domain.identity import (
     admission_stream,
@@ -30,6 +30,7 @@ from domain.identity import (
     sweep_id_of,
 )
 from domain.instants import EPOCH
+from domain.market.errors import SnapshotInvalidError
 from domain.market.flow import FlowSpec, flow_body, instantiate, parse_flow
 from domain.runs.aggregate import Run
 from domain.runs.aggregate import decide as decide_run

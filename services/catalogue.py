@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import Any, Final
 
 from domain.canonical import parse
-from domain.errors import CanonicalError, FlowInvalidError
+from domain.errors import CanonicalError
+from domain.market.errors import FlowInvalidError
 from domain.market.flow import FlowSpec, flow_body, parse_flow
 from domain.market.pipeline import FlowPlan, plan_flow
 from domain.market.snapshot import Manifest, parse_manifest

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 
 from domain.canonical import canonical
-from domain.errors import RecordInvalidError, SnapshotInvalidError
 from domain.market.compiled import Floats, Ints
+from domain.market.errors import RecordInvalidError, SnapshotInvalidError
 from domain.market.records import FIELDS, REVISION_MAX, MarketEvent, parse_event
 from domain.market.snapshot import ChunkRef, Manifest
 from domain.market.text_columns import (

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from domain.errors import ClockGapTooLongError, ClockOrderError, RunTooLargeError, StateInvalidError
 from domain.instants import format_instant, from_micros
 from domain.market.compiled import Floats, Ints
+from domain.market.errors import ClockGapTooLongError, ClockOrderError, RunTooLargeError, StateInvalidError
 from domain.market.flow import EventClock, IntervalClock
 from domain.market.records import MarketEvent
 from domain.market.text_columns import LATEST, instant_texts

@@ -15,9 +15,10 @@ from typing import Any, Final
 import numpy as np
 
 from domain.canonical import address, canonical, parse
-from domain.errors import CanonicalError, NotFoundError, SnapshotInvalidError
+from domain.errors import CanonicalError, NotFoundError
 from domain.instants import format_instant, from_micros, parse_instant, to_micros
 from domain.market.compiled import Floats
+from domain.market.errors import SnapshotInvalidError
 from domain.market.fields import Reader
 from domain.market.flow import FlowSpec, flow_address
 from domain.market.lanes import LaneValues, lanes_of

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from domain.errors import FinazError, FlowInvalidError
+from domain.errors import FinazError
+from domain.market.errors import FlowInvalidError
 from domain.market.records import fast_checked_name
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from domain.canonical import address_of
-from domain.errors import FlowInvalidError, UnknownOpError
+from domain.market.errors import FlowInvalidError, UnknownOpError
 from domain.market.fields import Reader
 from domain.market.ops import LATEST, OPS, IntegerParameter, Op, Parameter
 from domain.market.records import FIELDS

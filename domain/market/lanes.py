@@ -10,9 +10,9 @@ A node that joins instruments would be a lane over lanes, gated by the least of 
 from dataclasses import dataclass
 from typing import Any
 
-from domain.errors import StateInvalidError
 from domain.market.clock import Clock, Ticks, project
 from domain.market.compiled import Floats, Ints
+from domain.market.errors import StateInvalidError
 from domain.market.flow import ColumnInput, EventClock, FlowSpec, IntervalClock, Node, NodeInput, Output, op_of, owners
 from domain.market.ops import OpState
 from domain.market.records import MarketEvent

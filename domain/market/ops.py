@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from domain.errors import StateInvalidError
 from domain.market import ops_averages as averages
 from domain.market import ops_changes as changes
 from domain.market.compiled import Floats
+from domain.market.errors import StateInvalidError
 
 LENGTH_MAX: Final = 1_000_000
 """Ticks that a window may span: bounds the memory of an op (16 MB) and the size of its checkpoint."""

@@ -15,10 +15,10 @@ from typing import Final
 
 import numpy as np
 
-from domain.errors import ColumnUnknownError, InstrumentUnknownError, RunTooLargeError, SnapshotInvalidError
 from domain.market.chunks import Rows, read_chunk
 from domain.market.clock import Ticks
 from domain.market.compiled import Ints
+from domain.market.errors import ColumnUnknownError, InstrumentUnknownError, RunTooLargeError, SnapshotInvalidError
 from domain.market.feature_batch import FeatureBatch, OutputSchema, make_feature_batch, schema_of
 from domain.market.flow import FlowSpec, flow_address
 from domain.market.lanes import Lane, LanePlan, lanes_of

@@ -12,9 +12,10 @@ from typing import Any, Final
 import msgspec
 
 from domain.canonical import canonical
-from domain.errors import InstantInvalidError, NameInvalidError, RecordInvalidError, ValueUnreadableError
+from domain.errors import InstantInvalidError, NameInvalidError
 from domain.identity import NAME_BYTES_MAX, checked_name
 from domain.instants import format_instant, from_micros, parse_instant, to_micros
+from domain.market.errors import RecordInvalidError, ValueUnreadableError
 
 FIELDS: Final = ("available_at", "event_id", "event_time", "instrument", "revision")
 """Members of a record that are no value columns, in canonical order."""

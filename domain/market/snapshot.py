@@ -13,8 +13,9 @@ from typing import Any, Final
 import msgspec
 
 from domain.canonical import address, canonical, is_address, parse
-from domain.errors import CanonicalError, InstantInvalidError, SnapshotInvalidError
+from domain.errors import CanonicalError, InstantInvalidError
 from domain.instants import format_instant, from_micros, parse_instant, to_micros
+from domain.market.errors import SnapshotInvalidError
 from domain.market.fields import Reader
 from domain.market.records import COLUMNS_MAX, FIELDS, MarketEvent, encode_event
 

@@ -12,10 +12,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from domain.errors import ImportInvalidError
 from domain.identity import NAME_BYTES_MAX, checked_name
 from domain.market.chunks import EventColumns
 from domain.market.compiled import Ints
+from domain.market.errors import ImportInvalidError
 from domain.market.records import COLUMNS_MAX, FIELDS
 from domain.market.text_columns import LATEST, Texts, instant_texts, join_rows
 from services.adapters.tabular import RawBatch

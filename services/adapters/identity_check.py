@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from domain.errors import ImportInvalidError
+from domain.market.errors import ImportInvalidError
 from domain.market.fingerprints import fingerprints
 from services.adapters.tabular_cells import texts_of_array
 

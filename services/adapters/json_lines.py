@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from domain.errors import ImportInvalidError, RecordInvalidError, ValueUnreadableError
+from domain.market.errors import ImportInvalidError, RecordInvalidError, ValueUnreadableError
 from domain.market.records import COLUMNS_MAX, FIELDS, parse_members, to_value
 from services.import_options import ImportOptions
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as parquet
 
-from domain.errors import ImportInvalidError
+from domain.market.errors import ImportInvalidError
 from services.adapters.json_lines import read_json_lines
 from services.import_options import ImportOptions
 

@@ -15,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as compute
 
-from domain.errors import ImportInvalidError, NameInvalidError, ValueUnreadableError
+from domain.errors import NameInvalidError
 from domain.identity import NAME_BYTES_MAX, checked_name
 from domain.market.compiled import Floats, Ints
+from domain.market.errors import ImportInvalidError, ValueUnreadableError
 from domain.market.fingerprints import unplain
 from domain.market.records import REVISION_MAX, to_value
 from domain.market.text_columns import BAD, EARLIEST, LATEST, NAIVE, OK, TOO_FINE, Texts, parse_instants
