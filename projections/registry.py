@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from projections.folding import ReadModel
 from projections.discrepancies import postgres as discrepancy_rows
 from projections.discrepancies import projection as discrepancies
+from projections.folding import ReadModel
 from projections.leases import guard
 from projections.leases import postgres as lease_rows
 from projections.leases import projection as leases

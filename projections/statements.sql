@@ -99,6 +99,9 @@ ORDER BY p.name
 -- name: claim_rebuild
 SELECT pg_try_advisory_lock(hashtextextended('finaz.projections/' || %(name)s || '/building', 0))
 
+-- name: let_go_rebuild
+SELECT pg_advisory_unlock_all()
+
 -- name: insert_building
 INSERT INTO finaz.projections (name, generation, role, owner)
 SELECT %(name)s, max(p.generation) + 1, 'building', %(owner)s FROM finaz.projections AS p WHERE p.name = %(name)s

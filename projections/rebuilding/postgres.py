@@ -88,7 +88,7 @@ class _Build:
                 self._drop_unserved()
             return rebuilt
         finally:
-            session.close()
+            _let_go(session, self._model.name)
 
     def _create(self) -> None:
         with self._session.transaction() as cursor:
@@ -162,7 +162,7 @@ class _Repair:
                 if mark is None:
                     return None
         finally:
-            session.close()
+            _let_go(session, self._model.name)
         raise OverloadedError("some rows changed faster than they could be compared", at=self._model.name)
 
     def _catch_up(self, position: int) -> int | None:
@@ -207,6 +207,13 @@ def _claim(session: LogSession, name: str) -> None:
     (granted,) = session.row("claim_rebuild", {"name": name})
     if not granted:
         raise RebuildRunningError("it is being rebuilt already", at=name)
+
+
+def _let_go(session: LogSession, name: str) -> None:
+    """Give the claim back now: the server ends a session some time after its client has left."""
+    with suppress(StoreUnavailableError):
+        session.find("let_go_rebuild", {"name": name})
+    session.close()
 
 
 def _stopped(name: str, failure: Failure) -> ProjectionStoppedError:
