@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from domain.errors import Fault, FinazError
+from domain.errors import Fault, FinazError, InfrastructureError, RunCancelledError, RunFailedError
 from domain.runs.aggregate import RunState
 from domain.runs.messages import RunError, RunSpec
 from services.runs import PublishedResult
@@ -96,6 +96,17 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     error: RunError | None = None
     due_in_seconds: float | None = None
     """When it may be tried again, if it went back to the queue."""
+
+    def first_result(self) -> PublishedResult:
+        """The run's (first) result. Raises `RunCancelledError`, `RunFailedError`, or `InfrastructureError` if it did not end."""
+        if self.results:
+            return self.results[0]
+        text = f"{self.error.code}: {self.error.message}" if self.error else "the run did not end here"
+        if self.state is RunState.CANCELLED:
+            raise RunCancelledError("the run was cancelled", at=self.run_id)
+        if self.state is RunState.FAILED:
+            raise RunFailedError(text, at=self.run_id, error=self.error)
+        raise InfrastructureError(text, at=self.run_id)
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,15 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 from uuid import UUID
 
-from domain.errors import (
-    FinazError,
-    InfrastructureError,
-    LeaseHeldError,
-    RunCancelledError,
-    RunFailedError,
-    StaleFenceError,
-    VersionConflictError,
-)
+from domain.errors import FinazError, InfrastructureError, LeaseHeldError, StaleFenceError, VersionConflictError
 from domain.runs.aggregate import RunState
 from projections.outbox.projection import KIND_RUN
 from services import effects
@@ -99,13 +91,16 @@ class BatchWorker:
         self._attempts: dict[str, Attempt] = {}
         self._waiting: dict[str, float] = {}  # big runs that we have reserved, and until when, but have no thread for
         self._wake = asyncio.Event()
+        self._more = False  # whether the last reservation was a full one
+        self._claiming = 0
+        self._claimed_all = asyncio.Event()
         self._stopping = False
 
     # ---------------------------------------------------------------- what callers use
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set, then finish or hand back what is running; returns in bounded time."""
-        watches = [asyncio.create_task(self._when_stopped(stop)), asyncio.create_task(self._when_woken())]
+        watches = [asyncio.create_task(watch) for watch in (self._when_stopped(stop), self._when_woken())]
         try:
             async with self._beating():
                 await self._computation.warm_up()
@@ -119,8 +114,7 @@ class BatchWorker:
     async def run_once(self) -> int:
         """One round: take what can be taken, execute it to its end. Returns how many runs it started or ended."""
         async with self._beating():
-            started = await self._round(self._settings.reserve_max)
-            outcomes = await asyncio.gather(*started)
+            outcomes = await asyncio.gather(*await self._round(self._settings.reserve_max))
         return sum(outcome is not None for outcome in outcomes)
 
     async def run_one(self) -> PublishedResult | None:
@@ -135,7 +129,7 @@ class BatchWorker:
                     return None
                 (outcome,) = await asyncio.gather(*started)
                 if outcome is not None:
-                    return _result_of(outcome)
+                    return outcome.first_result()
 
     def wake(self) -> None:
         """Something may be due: look at the queue now. To be called in the worker's event loop."""
@@ -170,6 +164,15 @@ class BatchWorker:
                 if not self._tasks:
                     self._emit("worker.idle")
                 await self._rest(self._settings.poll_seconds)
+            else:
+                await self._claims()
+                if not self._more:
+                    await self._rest(self._settings.poll_seconds)
+
+    async def _claims(self) -> None:
+        """Wait until what was taken is claimed: whatever comes due meanwhile is one round, and its claims one group."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._claimed_all.wait(), self._settings.poll_seconds)
 
     async def _rest(self, seconds: float, only: asyncio.Event | None = None) -> None:
         """Wait for a wake-up (or for `only`), at most so long."""
@@ -193,6 +196,7 @@ class BatchWorker:
         reserved = await self._queue.reserve(
             KIND_RUN, settings.lanes, limit, self._tools.claimant.owner, settings.reserve_seconds
         )
+        self._more = len(reserved) >= limit
         candidates = [*self._take_waiting(), *reserved]
         run_ids = [run_id for run_id in dict.fromkeys(candidates) if run_id not in self._tasks]
         tasks: list[asyncio.Task[Outcome | None]] = []
@@ -250,6 +254,8 @@ class BatchWorker:
     def _start(self, head: Head, slot: Slot | None) -> asyncio.Task[Outcome | None]:
         task = asyncio.create_task(self._attempt(head, slot))
         self._tasks[head.run_id] = task
+        self._claiming += 1
+        self._claimed_all.clear()
         return task
 
     async def _attempt(self, head: Head, slot: Slot | None) -> Outcome | None:
@@ -281,6 +287,14 @@ class BatchWorker:
 
     async def _claimed(self, head: Head) -> Head | None:
         """The head after our claim, or None if the run is not to be had."""
+        try:
+            return await self._claim(head)
+        finally:
+            self._claiming -= 1
+            if not self._claiming:
+                self._claimed_all.set()
+
+    async def _claim(self, head: Head) -> Head | None:
         tools = self._tools
         wanted = claim(head, tools.claimant, tools.clock.now(), tools.new_id)
         for left in reversed(range(CLAIM_TRIES_MAX)):
@@ -383,14 +397,3 @@ class BatchWorker:
 
 def _ignore(event: WorkerEvent) -> None:
     """Nobody listens."""
-
-
-def _result_of(outcome: Outcome) -> PublishedResult:
-    if outcome.results:
-        return outcome.results[0]
-    text = f"{outcome.error.code}: {outcome.error.message}" if outcome.error else "the run did not end here"
-    if outcome.state is RunState.CANCELLED:
-        raise RunCancelledError("the run was cancelled", at=outcome.run_id)
-    if outcome.state is RunState.FAILED:
-        raise RunFailedError(text, at=outcome.run_id, error=outcome.error)
-    raise InfrastructureError(text, at=outcome.run_id)
