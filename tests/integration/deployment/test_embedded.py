@@ -70,10 +70,10 @@ def supervisor_of(server: EmbeddedPostgres) -> int:
     return int(Path(f"/proc/{server.pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
-def test_it_is_durable_and_plain() -> None:
+def test_it_is_durable_and_plain(prepared_folder: Path) -> None:
     """fsync and its kin are on, text is UTF-8 in code-point order, time is UTC, and no network port is open."""
     names = ("fsync", "full_page_writes", "synchronous_commit", "server_encoding", "TimeZone", "listen_addresses")
-    with EmbeddedPostgres(connections_max=17) as server, psycopg.connect(server.dsn()) as connection:
+    with EmbeddedPostgres(prepared_folder, connections_max=17) as server, psycopg.connect(server.dsn()) as connection:
         found = [connection.execute("SELECT current_setting(%s)", (name,)).fetchone() for name in names]
         assert [row[0] for row in found if row] == ["on", "on", "on", "UTF8", "UTC", ""]
         assert connection.execute("SELECT current_setting('max_connections')").fetchone() == ("17",)
@@ -171,21 +171,21 @@ def test_a_killed_owner_whose_child_holds_the_pipe() -> None:
         os.kill(child, signal.SIGKILL)
 
 
-def test_a_killed_owner_does_not_block_the_next(tmp_path: Path) -> None:
+def test_a_killed_owner_does_not_block_the_next(prepared_folder: Path) -> None:
     """SIGKILL of the owner of a folder: the next owner starts at once, waiting for the stop under way, and has every row."""
     code = "server = EmbeddedPostgres(sys.argv[1]); server.start(); print(server.pid, flush=True); sys.stdin.read()"
-    with EmbeddedPostgres(tmp_path / "pg") as server:
+    with EmbeddedPostgres(prepared_folder) as server:
         put(server, 1)
-    process = owner(code, str(tmp_path / "pg"))
+    process = owner(code, str(prepared_folder))
     line_of(process)
     process.kill()
-    with EmbeddedPostgres(tmp_path / "pg") as server:
+    with EmbeddedPostgres(prepared_folder) as server:
         assert kept(server) == [1]
 
 
-def test_a_killed_supervisor_leaves_no_orphan(tmp_path: Path) -> None:
+def test_a_killed_supervisor_leaves_no_orphan(prepared_folder: Path) -> None:
     """SIGKILL of the supervisor: the kernel stops the server, the owner's next request starts both again."""
-    with EmbeddedPostgres(tmp_path / "pg") as server:
+    with EmbeddedPostgres(prepared_folder) as server:
         put(server, 1)
         pid, supervisor = server.pid, supervisor_of(server)
         assert pid is not None
@@ -196,9 +196,9 @@ def test_a_killed_supervisor_leaves_no_orphan(tmp_path: Path) -> None:
         assert kept(server) == [1]
 
 
-def test_an_orphan_that_still_runs_is_stopped_first(tmp_path: Path) -> None:
+def test_an_orphan_that_still_runs_is_stopped_first(prepared_folder: Path) -> None:
     """A server left running in the folder, stopped in its tracks so that no signal but SIGKILL works, doesn't block a start."""
-    with EmbeddedPostgres(tmp_path / "pg", limits=Limits(stop_seconds=0.3)) as server:
+    with EmbeddedPostgres(prepared_folder, limits=Limits(stop_seconds=0.3)) as server:
         put(server, 1)
         orphan = server.pid
         assert orphan is not None
@@ -211,9 +211,9 @@ def test_an_orphan_that_still_runs_is_stopped_first(tmp_path: Path) -> None:
         wait_gone(orphan)
 
 
-def test_a_server_that_ignores_a_stop_is_stopped_harder() -> None:
+def test_a_server_that_ignores_a_stop_is_stopped_harder(prepared_folder: Path) -> None:
     """A server that obeys neither the stop asked for nor an immediate one within the limit is killed, and its data kept."""
-    with EmbeddedPostgres(limits=Limits(stop_seconds=0.3)) as server:
+    with EmbeddedPostgres(prepared_folder, limits=Limits(stop_seconds=0.3)) as server:
         put(server, 1)
         assert server.pid is not None
         os.kill(server.pid, signal.SIGSTOP)
@@ -223,14 +223,16 @@ def test_a_server_that_ignores_a_stop_is_stopped_harder() -> None:
         assert kept(server) == [1]
 
 
-def test_a_stale_record_of_an_innocent_process(tmp_path: Path) -> None:
+def test_a_stale_record_of_an_innocent_process(prepared_folder: Path) -> None:
     """A `postmaster.pid` whose number now belongs to a process of ours neither blocks the start nor harms that process."""
-    with EmbeddedPostgres(tmp_path / "pg") as server:
+    with EmbeddedPostgres(prepared_folder) as server:
         put(server, 1)
     bystander = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     try:
-        (tmp_path / "pg" / "data" / "postmaster.pid").write_text(f"{bystander.pid}\n{tmp_path}\n1\n5432\n\n\n\nready\n")
-        with EmbeddedPostgres(tmp_path / "pg") as server:
+        (prepared_folder / "data" / "postmaster.pid").write_text(
+            f"{bystander.pid}\n{prepared_folder}\n1\n5432\n\n\n\nready\n"
+        )
+        with EmbeddedPostgres(prepared_folder) as server:
             assert kept(server) == [1]
         assert bystander.poll() is None
     finally:
@@ -248,24 +250,24 @@ def test_an_interrupted_initialisation_is_thrown_away(tmp_path: Path) -> None:
     assert not half.exists()
 
 
-def test_a_folder_has_one_owner(tmp_path: Path) -> None:
+def test_a_folder_has_one_owner(prepared_folder: Path) -> None:
     """A second owner is refused within the limit, by a typed error that names the folder, and the first is not disturbed."""
-    with EmbeddedPostgres(tmp_path / "pg") as first:
+    with EmbeddedPostgres(prepared_folder) as first:
         put(first, 1)
-        second = EmbeddedPostgres(tmp_path / "pg", limits=Limits(lock_seconds=0.2))
+        second = EmbeddedPostgres(prepared_folder, limits=Limits(lock_seconds=0.2))
         with pytest.raises(EmbeddedPostgresError, match="is in use by the supervisor") as refusal:
             second.start()
-        assert refusal.value.at == str(tmp_path / "pg")
+        assert refusal.value.at == str(prepared_folder)
         second.close()
         assert kept(first) == [1]
 
 
-def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
+def test_a_start_that_fails_says_why(prepared_folder: Path) -> None:
     """A damaged data folder: the error ends with the server's own words, and no process stays."""
-    with EmbeddedPostgres(tmp_path / "pg") as server:
+    with EmbeddedPostgres(prepared_folder) as server:
         put(server, 1)
-    (tmp_path / "pg" / "data" / "global" / "pg_control").unlink()
-    server = EmbeddedPostgres(tmp_path / "pg")
+    (prepared_folder / "data" / "global" / "pg_control").unlink()
+    server = EmbeddedPostgres(prepared_folder)
     with pytest.raises(EmbeddedPostgresError, match=r"could not open file|could not find the database system"):
         server.start()
     assert not server.is_running()
@@ -293,9 +295,9 @@ def test_many_at_once() -> None:
         assert list(pool.map(one, range(4))) == [[0], [1], [2], [3]]
 
 
-def test_it_outlives_the_thread_that_started_it() -> None:
+def test_it_outlives_the_thread_that_started_it(prepared_folder: Path) -> None:
     """The server belongs to the process: the end of the thread that started it changes nothing."""
-    server = EmbeddedPostgres()
+    server = EmbeddedPostgres(prepared_folder)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(server.start).result()
     put(server, 1)
@@ -360,9 +362,9 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     assert not server.folder.exists()
 
 
-def test_connections_are_limited() -> None:
+def test_connections_are_limited(prepared_folder: Path) -> None:
     """As many clients as asked for get in; the next is refused by the server, and gets in when one has left."""
-    with EmbeddedPostgres(connections_max=5) as server:
+    with EmbeddedPostgres(prepared_folder, connections_max=5) as server:
         clients = [psycopg.connect(server.dsn()) for _ in range(5)]
         with pytest.raises(psycopg.OperationalError, match="too many clients"):
             psycopg.connect(server.dsn())
@@ -405,14 +407,14 @@ def test_a_supervisor_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
     assert not server.folder.exists()
 
 
-def test_a_log_beyond_its_limit_starts_anew(tmp_path: Path) -> None:
+def test_a_log_beyond_its_limit_starts_anew(prepared_folder: Path) -> None:
     """The log is bounded: one longer than the limit is thrown away at the next start."""
     from deployment.embedded_supervisor import LOG_BYTES_MAX
 
-    with EmbeddedPostgres(tmp_path / "pg"):
+    with EmbeddedPostgres(prepared_folder):
         pass
-    with (tmp_path / "pg" / "log").open("ab") as log:
+    with (prepared_folder / "log").open("ab") as log:
         log.truncate(LOG_BYTES_MAX + 1)
-    with EmbeddedPostgres(tmp_path / "pg") as server:
-        assert (tmp_path / "pg" / "log").stat().st_size < LOG_BYTES_MAX
+    with EmbeddedPostgres(prepared_folder) as server:
+        assert (prepared_folder / "log").stat().st_size < LOG_BYTES_MAX
         put(server, 1)
