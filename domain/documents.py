@@ -25,7 +25,7 @@ _WITHOUT_EXPONENT: Final = (1e-4, 1e16)  # where CPython's repr, like everybody'
 _DEPTH_MAX: Final = 8
 """Levels of structs and lists that are looked at; what is nested deeper goes the long way, which has its own bound."""
 
-_FIELDS: dict[type, tuple[str, ...] | None] = {}  # per type: its fields, or None for what msgspec writes in its own way
+_FIELDS: dict[type, tuple[str, ...]] = {}  # per type: its fields; none for what msgspec writes in its own way
 
 
 def canonical_struct(value: msgspec.Struct) -> bytes:
@@ -52,15 +52,24 @@ def _is_plain(value: Any, depth: int = 0) -> bool:
     if depth == _DEPTH_MAX:
         return False
     if kind is tuple or kind is list:
-        return all(_is_plain(item, depth + 1) for item in value)
-    try:
-        fields = _FIELDS[kind]
-    except KeyError:
-        fields = _FIELDS[kind] = _plain_fields(kind)
-    return fields is not None and all(_is_plain(getattr(value, field), depth + 1) for field in fields)
+        items = value
+    else:
+        fields = _FIELDS.get(kind) or _remember_fields(kind)
+        if not fields:
+            return False
+        items = [getattr(value, field) for field in fields]
+    for item in items:  # noqa: SIM110 - a generator would double the price of the hottest line of the write path
+        if type(item) not in _LEAVES and not _is_plain(item, depth + 1):
+            return False
+    return True
 
 
-def _plain_fields(kind: type) -> tuple[str, ...] | None:
+def _remember_fields(kind: type) -> tuple[str, ...]:
+    fields = _FIELDS[kind] = _plain_fields(kind)
+    return fields
+
+
+def _plain_fields(kind: type) -> tuple[str, ...]:
     if issubclass(kind, Enum):
         return ("value",)
     if issubclass(kind, msgspec.Struct):
@@ -68,4 +77,4 @@ def _plain_fields(kind: type) -> tuple[str, ...] | None:
         renamed = kind.__struct_fields__ != kind.__struct_encode_fields__
         if config.tag is None and not renamed and not config.array_like and not config.omit_defaults:
             return kind.__struct_fields__
-    return None
+    return ()
