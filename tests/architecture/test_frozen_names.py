@@ -5,7 +5,7 @@ import importlib
 import json
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -13,6 +13,8 @@ from tests.architecture.sources import LAYERS, ROOT, modules, tree
 from tests.conftest import GOLDENS
 
 GOLDEN = "frozen_names.json"
+T = TypeVar("T")
+
 NOT_IMPORTED = ("deployment/__main__.py", "deployment/bench/peers/")
 """What runs when imported, or runs in an environment of its own."""
 
@@ -25,7 +27,7 @@ def our_modules() -> Iterator[ModuleType]:
             yield importlib.import_module(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
 
 
-def subclasses(kind: type) -> Iterator[type]:
+def subclasses(kind: type[T]) -> Iterator[type[T]]:
     """All subclasses that are ours (tests may define their own)."""
     for below in kind.__subclasses__():
         if below.__module__.partition(".")[0] in LAYERS:
@@ -49,7 +51,7 @@ def names() -> dict[str, list[str]]:
 
     return {
         "topics": sorted(topics()),
-        "error_codes": sorted({vars(error)["code"] for error in subclasses(FinazError) if "code" in vars(error)}),
+        "error_codes": sorted({error.code for error in (FinazError, *subclasses(FinazError))}),
         "projections": sorted(constants(loaded, "NAME", "projections.")),
         "process_managers": sorted(constants(loaded, "NAME", "services.process_managers.")),
         "metrics": sorted({name for metrics in constants(loaded, "METRIC_NAMES") for name in metrics}),
