@@ -8,7 +8,7 @@ process manager finds it.
 
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -160,36 +160,45 @@ def decide(run: Run, command: RunCommand, now: datetime) -> tuple[Event, ...]:
 def evolve(run: Run, event: Event, recorded_at: datetime) -> Run:
     """The run after an event that was recorded at `recorded_at`."""
     state = RUN_TRANSITIONS.next_state(run.state, type(event))
-    revision = run.run_revision + (type(event) in _CHANGES_STATE and run.state is not RunState.ABSENT)
-    after = msgspec.structs.replace(run, state=state, run_revision=revision)
+    changes = _changes(run, event, recorded_at)
+    if state is not run.state:
+        changes["state"] = state
+    if type(event) in _CHANGES_STATE and run.state is not RunState.ABSENT:
+        changes["run_revision"] = run.run_revision + 1
     if state in FINISHED:
-        after = msgspec.structs.replace(after, finished_at=recorded_at)
+        changes["finished_at"] = recorded_at
+    return msgspec.structs.replace(run, **changes)
+
+
+def _changes(run: Run, event: Event, recorded_at: datetime) -> dict[str, Any]:
+    """What an event changes besides the state, its count and its end."""
     match event:
         case RunRequested():
-            return msgspec.structs.replace(
-                after,
-                principal=event.principal,
-                spec=event.spec,
-                body_hash=event.body_hash,
-                sweep_id=event.sweep_id,
-                requested_at=recorded_at,
-            )
+            return {
+                "principal": event.principal,
+                "spec": event.spec,
+                "body_hash": event.body_hash,
+                "sweep_id": event.sweep_id,
+                "requested_at": recorded_at,
+            }
         case RunStarted():
-            return msgspec.structs.replace(
-                after, attempts=event.attempt, token=event.token, owner=event.owner, started_at=recorded_at
-            )
-        case RunHandedOff():
-            return msgspec.structs.replace(after, token=event.token, owner=event.owner)
-        case RunCancellationRequested():
-            return msgspec.structs.replace(after, cancellation_requested=True)
-        case RunRequeued():
-            failures = run.failures + event.reason.counts
-            return msgspec.structs.replace(after, failures=failures, errors=_remember(run, event.error))
-        case RunFailed():
-            return msgspec.structs.replace(after, errors=_remember(run, event.error))
+            return {
+                "attempts": event.attempt,
+                "token": event.token,
+                "owner": event.owner,
+                "started_at": recorded_at,
+            }
         case ResultPublished():
-            return msgspec.structs.replace(after, results=(*run.results, event.result))
-    return after
+            return {"results": (*run.results, event.result)}
+        case RunHandedOff():
+            return {"token": event.token, "owner": event.owner}
+        case RunCancellationRequested():
+            return {"cancellation_requested": True}
+        case RunRequeued():
+            return {"failures": run.failures + event.reason.counts, "errors": _remember(run, event.error)}
+        case RunFailed():
+            return {"errors": _remember(run, event.error)}
+    return {}
 
 
 def requeue_delay_seconds(failures_before: int) -> float:
