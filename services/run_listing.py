@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from domain.errors import NotFoundError
 from domain.runs.aggregate import RunState
 from domain.runs.messages import Mode
 from projections.reading import PAGE_ROWS_MAX, Page
@@ -34,7 +35,9 @@ class RunRows(Protocol):
 
 
 class Positions(Protocol):
-    """Waits for a projection (`projections.status.Projections`)."""
+    """Knows and waits for positions (`projections.status.Projections`)."""
+
+    def high_water_mark(self) -> int: ...
 
     async def wait_for(self, name: str, position: int, timeout_seconds: float) -> int: ...
 
@@ -70,8 +73,13 @@ class RunListing:
         self._positions = positions
 
     async def list(self, principal: str, query: RunQuery, operates: bool = False) -> RunPage:
-        """A page. Raises `CursorInvalidError`, and `WaitTimeoutError` or `ProjectionStoppedError` while waiting."""
+        """A page. Raises `CursorInvalidError`, and `WaitTimeoutError` or `ProjectionStoppedError` while waiting.
+
+        A position that the log doesn't have was never anybody's: `NotFoundError`, without waiting.
+        """
         if query.position:
+            if query.position > await asyncio.to_thread(self._positions.high_water_mark):
+                raise NotFoundError("the log has no such position", at="query.position", expected="one of an answer")
             await self._positions.wait_for(NAME, query.position, query.timeout_seconds)
         wanted = RunFilter(
             principal=None if operates else principal,

@@ -1,0 +1,39 @@
+"""What the API is made of: everything that its operations call, passed in by the composition root. No globals."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from api.auth import Tokens
+from api.metrics import Metrics
+from api.tail import LogTail
+from services.admission import Admissions
+from services.ports import BlobStore, EventLog
+from services.read_models import ReadModels
+from services.results import Results
+from services.run_listing import RunListing
+from services.runs import Runs
+
+Probe: TypeAlias = Callable[[], Awaitable[None]]
+"""One thing that readiness depends on: returns if it holds, raises a `FinazError` that says why not."""
+
+
+class ApiParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The services behind the API.
+
+    `probes` are asked, by name, on `/health/ready`. `version` is the program's.
+    """
+
+    log: EventLog
+    blobs: BlobStore
+    admissions: Admissions
+    runs: Runs
+    results: Results
+    listing: RunListing
+    read_models: ReadModels
+    tokens: Tokens
+    tail: LogTail
+    metrics: Metrics
+    probes: Mapping[str, Probe]
+    version: str

@@ -1,0 +1,122 @@
+"""Serve the application: uvicorn on uvloop and httptools, stopped gracefully and within a bounded time.
+
+On SIGTERM or SIGINT: no new connections, watches end (their clients resume elsewhere), requests in flight have
+`SHUTDOWN_SECONDS_MAX` to finish, then they are cut. A cut submission is what a crash is: appended whole or not at all, and the
+client's repeat gets the same answer.
+"""
+
+import asyncio
+import os
+import re
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import uvicorn
+import uvloop
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from api.app import Api
+from api.operations import answer_headers
+from api.problems import problem_of
+from domain.errors import IdempotencyKeyInvalidError, InputError
+
+KEEP_ALIVE_SECONDS: Final = 30
+"""How long an idle connection is kept."""
+
+SHUTDOWN_SECONDS_MAX: Final = 10
+"""How long requests in flight may take once the server was told to stop."""
+
+CONNECTIONS_MAX: Final = 4096
+"""Connections at once; more get a bare 503. The application refuses by itself beyond `api.app.REQUESTS_MAX` requests."""
+
+BACKLOG: Final = 1024
+"""Connections that wait to be accepted."""
+
+
+_CONTROL_IN_KEY: Final = re.compile(rb"(?im)^idempotency-key:[^\r\n]*[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
+class Protocol(HttpToolsProtocol):
+    """uvicorn's HTTP/1.1, which refuses what isn't HTTP with a problem document like everything else here."""
+
+    _last: bytes = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._last = data
+        super().data_received(data)
+
+    def send_400_response(self, msg: str) -> None:
+        error = InputError(msg, at="request", expected="HTTP/1.1")
+        if _CONTROL_IN_KEY.search(self._last):
+            error = IdempotencyKeyInvalidError(
+                "the idempotency key has a control character", at="Idempotency-Key", expected="no controls"
+            )
+        request_id = os.urandom(16).hex()
+        answer = problem_of(error, request_id)
+        head = b"".join(b"%s: %s\r\n" % header for header in answer_headers(answer, request_id))
+        end = b"content-length: %d\r\nconnection: close\r\n\r\n" % len(answer.body)
+        self.transport.write(b"HTTP/1.1 400 Bad Request\r\n" + head + end + answer.body)
+        self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server. `on_ready` is told the port once it listens; the application is told as soon as it is to stop."""
+
+    def __init__(self, app: Api, config: uvicorn.Config, on_ready: Callable[[int], None]) -> None:
+        super().__init__(config)
+        self._app = app
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            listening = sockets or [socket for server in self.servers for socket in server.sockets]
+            self._on_ready(listening[0].getsockname()[1])
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._app.stopping()
+        await super().shutdown(sockets)
+
+
+def make_server(
+    app: Api, host: str = "127.0.0.1", port: int = 0, *, on_ready: Callable[[int], None] = lambda port: None
+) -> Server:
+    """A server, not yet started: `await serve()` runs it, `should_exit = True` stops it. Port 0 takes a free one."""
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        loop="uvloop",
+        http=Protocol,
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS_MAX,
+        limit_concurrency=CONNECTIONS_MAX,
+        backlog=BACKLOG,
+    )
+    return Server(app, config, on_ready)
+
+
+async def serve(
+    app: Api,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    listener: socket.socket | None = None,
+    on_ready: Callable[[int], None] = lambda port: None,
+) -> None:
+    """Serve until SIGTERM or SIGINT, on `listener` if one is given, else on `host` and `port`. Run it on uvloop: `run`."""
+    server = make_server(app, host, port, on_ready=on_ready)
+    await server.serve(None if listener is None else [listener])
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine, such as `serve(…)`, on an event loop of uvloop's."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main)
