@@ -121,16 +121,17 @@ class _Gathered:
     def ticks(self) -> Ticks:
         """One event per id: the revisions of an id stand next to each other, the highest last."""
         ids = self._ids
+        times = np.concatenate([np.zeros(0, dtype=np.int64), *self._times])
         keep = np.ones(len(ids), dtype=bool)
         keep[:-1] = [left != right for left, right in pairwise(ids)]
+        keep[:-1] |= np.diff(times) != 0
         kept = ids if keep.all() else [ids[place] for place in np.flatnonzero(keep).tolist()]
         if len(set(kept)) != len(kept):
             raise SnapshotInvalidError(
                 "an event_id has two times", at=self._plan.instrument, expected="one event_time per event_id"
             )
-        times = np.concatenate([np.zeros(0, dtype=np.int64), *self._times])[keep]
         columns = {column: np.concatenate([np.zeros(0), *parts])[keep] for column, parts in self._columns.items()}
-        return Ticks(times, kept, columns)
+        return Ticks(times[keep], kept, columns)
 
 
 def _places(rows: Rows, instruments: Iterable[str], as_of: int) -> dict[str, Ints]:
