@@ -134,10 +134,6 @@ class ApiClient:
         """How far each projection has come."""
         return list(self._json("GET", "/v1/projections")["items"])
 
-    def rebuild(self, name: str) -> dict[str, Any]:
-        """Rebuild a projection from the first event."""
-        return self._json("POST", f"/v1/projections/{_part(name)}/rebuild")
-
     def readiness(self) -> tuple[bool, dict[str, Any]]:
         """Whether the server is ready for work, and what it says of its parts."""
         answer = self._ask("GET", "/health/ready", repeat=False, accept_failure=True)

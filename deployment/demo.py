@@ -104,7 +104,7 @@ async def _show(say: Say, quiet: bool) -> Report:
     began = time.monotonic()
 
     def tell(what: str, **attributes: Any) -> None:
-        if what in ("component_died", "component_killed"):
+        if what.endswith(("_died", "_killed", "_not_restarted")):
             say(f"{what.replace('_', ' ')}: {attributes}")
 
     say("starting PostgreSQL, the API, the projector and a worker in a temporary folder")

@@ -6,7 +6,7 @@ What must stay true: whatever ends a command has a code, a place if there is one
 from http import HTTPStatus
 from typing import Any
 
-from domain.errors import FinazError
+from domain.errors import FinazError, InfrastructureError, InputError, RefusedError
 
 
 class ProblemError(Exception):
@@ -22,6 +22,30 @@ class NotHeldError(ProblemError):
 
     def __init__(self, code: str, detail: str, *, at: str | None = None, expected: str | None = None) -> None:
         super().__init__(problem_document(code, detail, at=at, expected=expected))
+
+
+class UsageInvalidError(InputError):
+    """A command was called wrongly: an unknown command or option, a missing argument, a value that isn't allowed."""
+
+    code = "USAGE_INVALID"
+
+
+class FileUnavailableError(InputError):
+    """A file named on the command line cannot be read or written."""
+
+    code = "FILE_UNAVAILABLE"
+
+
+class NotReadyError(InfrastructureError):
+    """The API answers, and says that it is not ready for work."""
+
+    code = "NOT_READY"
+
+
+class RebuildCancelledError(RefusedError):
+    """A rebuild was cancelled; the old rows are served on."""
+
+    code = "REBUILD_CANCELLED"
 
 
 def problem_document(code: str, detail: str, *, status: int | None = None, **members: Any) -> dict[str, Any]:
@@ -40,7 +64,7 @@ def problem_of(error: BaseException) -> dict[str, Any]:
         return problem_document(error.code, error.detail, status=error.status, **members)
     if isinstance(error, OSError) and error.strerror:
         place = None if error.filename is None else str(error.filename)
-        return problem_document("FILE_UNAVAILABLE", error.strerror, at=place)
+        return problem_document(FileUnavailableError.code, error.strerror, at=place)
     return problem_document("DEFECT", f"{type(error).__name__}: {error}")
 
 

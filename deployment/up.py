@@ -28,9 +28,13 @@ from deployment.supervision import (
     finaz_component,
     listening_socket,
 )
+from domain.errors import InfrastructureError
 
 READY_SECONDS_MAX: Final = 120.0
 """How long the components may take until all are ready, on a cold and busy machine."""
+
+DATABASE_LOOK_SECONDS: Final = 0.5
+"""How often an embedded server is looked after; it is started again when it is gone."""
 
 WORKERS_MAX: Final = 64
 """Worker processes of one machine."""
@@ -114,8 +118,30 @@ async def machine(plan: Plan, tell: Tell, stop: asyncio.Event | None = None) -> 
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         made = Machine(url, token, dsn, folder, supervisor)
         made.database = database
+        if database is not None:
+            keeping = asyncio.create_task(_keep_database(database, tell))
+            stack.push_async_callback(_cancelled, keeping)
         async with _supervised(supervisor, stop or asyncio.Event()) as made.failed:
             yield made
+
+
+async def _keep_database(database: EmbeddedPostgres, tell: Tell) -> None:
+    """Start the embedded server again whenever it is gone, for ever: the components wait for it meanwhile."""
+    while True:
+        await asyncio.sleep(DATABASE_LOOK_SECONDS)
+        try:
+            if await asyncio.to_thread(database.is_running):
+                continue
+            tell("database_died")
+            await asyncio.to_thread(database.start)
+            tell("database_restarted", pid=database.pid)
+        except InfrastructureError as error:
+            tell("database_not_restarted", error=str(error))
+
+
+async def _cancelled(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@
 import click
 
 from deployment.cli.output import answer, facts, json_option
-from deployment.problems import NotHeldError
+from deployment.problems import NotReadyError
 
 
 @click.command(epilog="Example: finaz health --json")
@@ -16,4 +16,4 @@ def health() -> None:
         ready, parts = client.readiness()
     answer(parts, lambda: facts(parts.items()))
     if not ready:
-        raise NotHeldError("NOT_READY", "the API is not ready for work", at=client.url, expected="every part ready")
+        raise NotReadyError("the API is not ready for work", at=client.url, expected="every part ready")

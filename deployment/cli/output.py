@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 
-from deployment.problems import problem_document, problem_of, sentence
+from deployment.problems import UsageInvalidError, problem_document, problem_of, sentence
 from domain.canonical import canonical
 
 if TYPE_CHECKING:
@@ -121,7 +121,9 @@ def fail(error: BaseException, *, as_json: bool) -> NoReturn:
 
 def _usage_problem(error: click.ClickException) -> dict[str, Any]:
     context = error.ctx if isinstance(error, click.UsageError) else None
-    return problem_document("USAGE_INVALID", error.format_message(), at=context.command_path if context else None)
+    return problem_document(
+        UsageInvalidError.code, error.format_message(), at=context.command_path if context else None
+    )
 
 
 def _remember(context: click.Context, option: click.Parameter, value: bool) -> None:

@@ -2,7 +2,7 @@
 
 import click
 
-from deployment.cli.output import answer, facts, json_option, note, table
+from deployment.cli.output import answer, facts, json_option, table, wants_json
 
 
 @click.group()
@@ -23,14 +23,15 @@ def status() -> None:
     answer({"items": found}, lambda: table([column.replace("_", " ") for column in columns], rows))
 
 
-@projection.command(epilog="Example: finaz projection rebuild runs")
+@projection.command(epilog="Example: FINAZ_POSTGRES_DSN=postgresql://… finaz projection rebuild runs")
 @click.argument("name")
 @json_option
 def rebuild(name: str) -> None:
-    """Empty the projection NAME and fold it again from the first event."""
-    from deployment.cli.connection import api
+    """Make the rows of the projection NAME again from the first event, beside the old ones, and serve them when they are caught up.
 
-    note(f"rebuilding {name}")
-    with api() as client:
-        found = client.rebuild(name)
-    answer(found, lambda: facts(found.items()))
+    Works on the database of FINAZ_POSTGRES_DSN. Ctrl-C cancels it, and the old rows are served on.
+    """
+    from deployment.rebuilding import rebuilt
+
+    made = rebuilt(name, quiet=wants_json())
+    answer(made, lambda: facts(made.items()))

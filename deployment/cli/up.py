@@ -71,6 +71,7 @@ def _announce(here: Any) -> None:
     click.echo(f"The API listens at {here.url}\n")
     click.echo(f"  export FINAZ_API_URL={here.url}")
     click.echo(f"  export FINAZ_TOKEN={here.token}\n")
+    click.echo(f"  database     {here.dsn}")
     for name, pid in here.pids.items():
         click.echo(f"  {name:<12} process {pid}")
     click.echo("\nCtrl-C ends everything.")
@@ -81,4 +82,4 @@ def _tell(what: str, **attributes: Any) -> None:
     import structlog
 
     log = structlog.get_logger("finaz.up")
-    (log.warning if what in ("component_died", "component_killed") else log.info)(what, **attributes)
+    (log.warning if what.endswith(("_died", "_killed", "_not_restarted")) else log.info)(what, **attributes)

@@ -44,16 +44,12 @@ def succeeded(up: Up, snapshot: str) -> dict[str, Any]:
     return run
 
 
-def refused(up: Up, code: str, *arguments: str, status: int = 1, **settings: str) -> dict[str, Any]:
-    """The problem document of a command that must fail with this code; and its sentence for people says the same."""
+def refused(up: Up, code: str, *arguments: str, **settings: str) -> dict[str, Any]:
+    """The problem document of a command that must fail with this code, and answer nothing."""
     done = up.finaz(*arguments, "--json", **settings)
-    assert (done.returncode, done.stdout) == (status, "")
+    assert (done.returncode, done.stdout) == (1, "")
     problem: dict[str, Any] = json.loads(done.stderr)
     assert problem["code"] == code
-    human = up.finaz(*arguments, **settings)
-    assert human.returncode == status
-    assert human.stderr.startswith(f"finaz: {code}")
-    assert human.stderr.count("\n") <= 2
     return problem
 
 
@@ -164,9 +160,15 @@ def test_a_failed_run_fails_its_command(up: Up, snapshot: str) -> None:
 
 
 def test_an_unknown_run(up: Up) -> None:
-    """A run id that doesn't exist, and one that is none."""
-    refused(up, "RUN_NOT_FOUND", "run", "get", "run_" + "0" * 64)
+    """A run id that doesn't exist, and one that is none; for people it is one sentence that begins with the code."""
     refused(up, "RUN_NOT_FOUND", "run", "get", "nonsense")
+    unknown = "run_" + "0" * 64
+    problem = refused(up, "RUN_NOT_FOUND", "run", "get", unknown)
+    human = up.finaz("run", "get", unknown)
+    assert (human.returncode, human.stdout) == (1, "")
+    assert human.stderr.startswith("finaz: RUN_NOT_FOUND")
+    assert problem["detail"] in human.stderr
+    assert human.stderr.count("\n") == 1
 
 
 def test_an_unknown_token(up: Up) -> None:
