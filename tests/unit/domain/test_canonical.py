@@ -53,7 +53,7 @@ def test_the_bytes_of_a_value(value: object, text: str) -> None:
         ('"a\nb"', "line 1, column 3"),
         ("'a'", "line 1, column 1"),
         ("01", "line 1, column 2"),
-        ("[1,]", "line 1, column 4"),
+        ("[1 2]", "line 1, column 4"),
         ("", "line 1, column 1"),
         (b'"\xff"', "byte 1"),
         (b'"\xed\xa0\x80"', "byte 1"),
