@@ -12,8 +12,8 @@ crash leaves RUNNING runs whose leases expire.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
@@ -27,6 +27,7 @@ from services.batch_run import Attempt, Tools
 from services.blob_writer import BlobWriter
 from services.database_clock import DatabaseClock
 from services.event_ids import new_event_id
+from services.heartbeats import Heartbeats
 from services.ports import BlobStore, EventLog, Wakeups, WorkQueue
 from services.run_appends import Claimant, Head, advanced, claim, head_of, streams_of
 from services.runs import PublishedResult
@@ -36,9 +37,6 @@ BACKOFF_SECONDS_MAX: Final = 5.0
 """Longest wait of the loop while the database is away; it starts at the first retry and doubles."""
 
 BACKOFF_SECONDS: Final = 0.1
-
-BEATS_PER_INTERVAL: Final = 4
-"""How often the heartbeat looks round in a third of a TTL, so that a renewal is at most a quarter of it early, never late."""
 
 CANCEL_SECONDS_MAX: Final = 1.0
 """Seconds that cancelled tasks have to end."""
@@ -82,13 +80,14 @@ class BatchWorker:
             computation=self._computation,
             claimant=Claimant(owner, settings.lease_ttl_seconds, settings.label),
             settings=settings,
-            emit=on_event or _ignore,
+            emit=_guarded(on_event) if on_event else _ignore,
             new_id=new_id,
             monotonic=monotonic,
         )
         self._slots = ThreadSlots(settings.thread_slots, self.wake)
         self._tasks: dict[str, asyncio.Task[Outcome | None]] = {}
         self._attempts: dict[str, Attempt] = {}
+        self._heartbeats = Heartbeats(self._attempts, settings.lease_ttl_seconds, self._tools.emit)
         self._waiting: dict[str, float] = {}  # big runs that we have reserved, and until when, but have no thread for
         self._wake = asyncio.Event()
         self._more = False  # whether the last reservation was a full one
@@ -102,7 +101,7 @@ class BatchWorker:
         """Work until `stop` is set, then finish or hand back what is running; returns in bounded time."""
         watches = [asyncio.create_task(watch) for watch in (self._when_stopped(stop), self._when_woken())]
         try:
-            async with self._beating():
+            async with self._heartbeats.beating():
                 await self._computation.warm_up()
                 await self._loop(stop)
                 await self._drain()
@@ -113,7 +112,7 @@ class BatchWorker:
 
     async def run_once(self) -> int:
         """One round: take what can be taken, execute it to its end. Returns how many runs it started or ended."""
-        async with self._beating():
+        async with self._heartbeats.beating():
             outcomes = await asyncio.gather(*await self._round(self._settings.reserve_max))
         return sum(outcome is not None for outcome in outcomes)
 
@@ -122,14 +121,14 @@ class BatchWorker:
 
         Raises `RunFailedError` or `RunCancelledError` if the run ended otherwise, `InfrastructureError` if it did not end.
         """
-        async with self._beating():
+        async with self._heartbeats.beating():
             while True:
                 started = await self._round(1)
-                if not started:
+                if not started and (not self._more or self._waiting):
                     return None
-                (outcome,) = await asyncio.gather(*started)
-                if outcome is not None:
-                    return outcome.first_result()
+                for outcome in await asyncio.gather(*started):
+                    if outcome is not None:
+                        return outcome.first_result()
 
     def wake(self) -> None:
         """Something may be due: look at the queue now. To be called in the worker's event loop."""
@@ -332,42 +331,7 @@ class BatchWorker:
         with suppress(InfrastructureError):  # the reservation ends by itself
             await self._queue.release(KIND_RUN, run_ids, self._tools.claimant.owner)
 
-    # ---------------------------------------------------------------- heartbeat and end
-
-    @asynccontextmanager
-    async def _beating(self) -> AsyncIterator[None]:
-        beat = asyncio.create_task(self._beat())
-        try:
-            yield
-        finally:
-            beat.cancel()
-            with suppress(asyncio.CancelledError):
-                await beat
-
-    async def _beat(self) -> None:
-        """Renew leases, each a third of a TTL after its grant or last renewal at the latest; the grant is the first beat."""
-        pause = self._settings.lease_ttl_seconds / 3 / BEATS_PER_INTERVAL
-        while True:
-            await asyncio.sleep(pause)
-            await self.beat_once()
-
-    async def beat_once(self) -> int:
-        """Renew the leases that are due for it. Returns how many were asked for."""
-        every = self._settings.lease_ttl_seconds / 3 * (1 - 1 / BEATS_PER_INTERVAL)
-        due = [attempt for attempt in self._attempts.values() if attempt.wants_renewal(every)]
-        await asyncio.gather(*(self._renew(attempt) for attempt in due))
-        return len(due)
-
-    async def _renew(self, attempt: Attempt) -> None:
-        try:
-            await attempt.renew()
-        except StaleFenceError:
-            attempt.abandon(Interruption.LEASE_LOST)
-        except InfrastructureError as error:
-            self._emit("worker.unavailable", error, attempt.run_id)
-        except Exception as error:
-            _log.exception("the lease of %s could not be renewed", attempt.run_id)
-            self._emit("worker.defect", error, attempt.run_id)
+    # ---------------------------------------------------------------- the end
 
     async def _drain(self) -> None:
         """Let what runs finish; then have it handed back at a border; then wherever it is; then leave it to its lease."""
@@ -397,3 +361,15 @@ class BatchWorker:
 
 def _ignore(event: WorkerEvent) -> None:
     """Nobody listens."""
+
+
+def _guarded(on_event: OnEvent) -> OnEvent:
+    """The listener, kept from ending what it listens to."""
+
+    def emit(event: WorkerEvent) -> None:
+        try:
+            on_event(event)
+        except Exception:
+            _log.exception("the listener failed at %s", event.name)
+
+    return emit

@@ -11,6 +11,7 @@ from pathlib import Path
 from domain.identity import checked_name
 from domain.market.errors import ImportInvalidError
 from domain.market.snapshot import encode_manifest, make_manifest
+from services import effects
 from services.adapters.event_tables import event_table, source_map
 from services.adapters.identity_check import IdentityCheck
 from services.adapters.sorted_events import Seen, distinct, store_chunks
@@ -51,7 +52,7 @@ def import_snapshot(
             written += ref.rows
             progress(ImportProgress("writing", written, written, seen.rows))
     manifest = make_manifest(options.name, options.attribution, seen.columns, seen.instruments, chunks)
-    return blobs.put(encode_manifest(manifest))
+    return effects.store_blob(blobs, encode_manifest(manifest))
 
 
 def _read(source: Path, options: ImportOptions, spill: SortedSpill, progress: Progress) -> Seen:

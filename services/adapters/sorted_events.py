@@ -10,6 +10,7 @@ import pyarrow.compute as compute
 from domain.market.chunks import encode_columns
 from domain.market.errors import ImportInvalidError
 from domain.market.snapshot import CHUNK_EVENTS_MAX, INSTRUMENTS_MAX, ChunkRef
+from services import effects
 from services.adapters.event_tables import VALUE_PREFIX, to_columns
 from services.adapters.spill import concatenated
 from services.ports import BlobStore
@@ -107,4 +108,6 @@ def _store(table: pa.Table, columns: list[str], blobs: BlobStore) -> Iterator[Ch
         yield from _store(table.slice(half), columns, blobs)
         return
     first, last = int(events.event_times[0]), int(events.event_times[-1])
-    yield ChunkRef(address=blobs.put(data), rows=table.num_rows, first_event_time=first, last_event_time=last)
+    yield ChunkRef(
+        address=effects.store_blob(blobs, data), rows=table.num_rows, first_event_time=first, last_event_time=last
+    )

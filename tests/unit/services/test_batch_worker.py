@@ -120,9 +120,7 @@ async def test_a_live_lease_is_left_alone(rig: Rig, log: MemoryLog) -> None:
     """A queued run whose lease somebody holds is not touched; when the lease has run out it is taken under the next token."""
     (run_id,) = await rig.request()
     granted = LeaseGranted(resource=run_id, owner="somebody", token=1, ttl_seconds=30.0)
-    await log.append(
-        Append(events=(NewEvent(lease_stream(run_id), 1, granted, uuid4()),), guard=Vacant(run_id, 0))
-    )
+    await log.append(Append(events=(NewEvent(lease_stream(run_id), 1, granted, uuid4()),), guard=Vacant(run_id, 0)))
     assert await rig.worker().run_once() == 0
     log.advance(60)
     assert await rig.worker().run_once() == 1
@@ -353,7 +351,7 @@ async def test_a_lost_lease_ends_the_work(rig: Rig, log: MemoryLog) -> None:
     await waiting.wait()
     log.advance(31)
     worker._attempts[run_id]._renewed_at -= 31
-    assert await worker.beat_once() == 1
+    assert await worker._heartbeats.beat_once() == 1
     await task
     assert rig.happenings.names(run_id)[-1] == "run.lease_lost"
     assert worker._slots.free == 1  # the thread is still there, and its slot is not given away
@@ -385,7 +383,7 @@ async def test_a_heartbeat_renews_only_what_makes_progress(rig: Rig, log: Memory
             await commands.put("tick")
             await ticked.wait()
         attempt._renewed_at -= 10
-        renewals.append(await worker.beat_once())
+        renewals.append(await worker._heartbeats.beat_once())
     assert renewals == [1, 1, 0, 0, 1]
     await commands.put("end")
     await task
