@@ -5,6 +5,7 @@ the file's size; a file that ends too early, is not UTF-8, or has a row of anoth
 as if it were whole. Nothing is written here.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ Kind = Literal["csv", "parquet", "jsonl"]
 
 _GZIP: Final = b"\x1f\x8b"
 _PARQUET: Final = b"PAR1"
+_CELL: Final = re.compile(r"In CSV column #(\d+): Row #(\d+): .*invalid UTF8")
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ def _in_our_words(batches: Iterator[RawBatch], path: Path) -> Iterator[RawBatch]
 def _read_csv(file: _File, options: ImportOptions) -> Iterator[RawBatch]:
     """All cells as text: what they mean is decided later, by one rule. The header is row 1."""
     wrong: list[Any] = []
+    names: list[str] = []
 
     def set_aside(row: Any) -> str:
         wrong.append(row)
@@ -147,13 +150,16 @@ def _read_csv(file: _File, options: ImportOptions) -> Iterator[RawBatch]:
             for batch in reader:
                 yield RawBatch("csv", first, batch, file.done())
                 first += batch.num_rows
-    except pa.ArrowInvalid:
-        if not wrong:
+    except pa.ArrowInvalid as error:
+        if wrong:
+            row = wrong[0]
+            expected = f"{row.expected_columns}, as in the header"
+            raise ImportInvalidError(f"{row.actual_columns} cells", at=f"row {row.number}", expected=expected) from None
+        cell = _CELL.match(str(error))
+        if cell is None:
             raise
-        row = wrong[0]
-        raise ImportInvalidError(
-            f"{row.actual_columns} cells", at=f"row {row.number}", expected=f"{row.expected_columns}, as in the header"
-        ) from None
+        column, number = names[int(cell[1])], cell[2]
+        raise ImportInvalidError("not UTF-8", at=f"row {number}, column {column}", expected="UTF-8 text") from None
 
 
 def _check_header(names: Sequence[str]) -> None:

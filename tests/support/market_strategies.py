@@ -15,7 +15,7 @@ START = 1_767_603_600_000_000
 T = TypeVar("T")
 
 PRICES = st.none() | st.floats(0.01, 1e6) | st.sampled_from([1.0, 2.0, 100.0, 0.1])
-ANY_VALUES = st.none() | st.floats(allow_nan=False, allow_infinity=False)
+ANY_VALUES = st.none() | st.floats(allow_nan=False, allow_infinity=False).map(lambda value: value + 0.0)
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Cn", "Co"]), min_size=1, max_size=12).map(
     lambda text: unicodedata.normalize("NFC", text)
 )
