@@ -181,7 +181,7 @@ def take(queue: "deque[AppendTicket]") -> list[AppendTicket]:
     return group
 
 
-def arrays(appends: Sequence[Prepared]) -> list[str]:
+def arrays(appends: Sequence[Prepared]) -> list[str | None]:
     """The arguments of the `append` statement: each list as one text, as the statement takes it apart."""
     events = [event for append in appends for event in append.events]
     numbers: list[int] = []
@@ -248,11 +248,16 @@ def _plain(items: Sequence[Any]) -> str:
     return "{" + ",".join(map(str, items)) + "}"
 
 
-def _plain_or_null(items: Sequence[Any]) -> str:
+def _plain_or_null(items: Sequence[Any]) -> str | None:
+    if all(item is None for item in items):
+        return None
     return "{" + ",".join(["NULL" if item is None else str(item) for item in items]) + "}"
 
 
-def _texts_or_null(items: Sequence[str | None]) -> str:
+def _texts_or_null(items: Sequence[str | None]) -> str | None:
+    """None where all items are: the function then doesn't even look."""
+    if all(item is None for item in items):
+        return None
     return ITEM_SEPARATOR.join([NO_ITEM if item is None else item for item in items])
 
 
