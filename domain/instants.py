@@ -43,7 +43,9 @@ def format_instant(instant: datetime) -> str:
     """The one text of an aware instant: UTC, `Z`, and only as many decimals as it needs."""
     if instant.tzinfo is None:
         raise InstantInvalidError("the instant has no zone", at="instant", expected="an aware datetime")
-    text = instant.astimezone(UTC).replace(tzinfo=None).isoformat()
+    if instant.tzinfo is not UTC:
+        instant = instant.astimezone(UTC)
+    text = instant.isoformat()[: -len("+00:00")]
     return (text.rstrip("0") if "." in text else text) + "Z"
 
 
