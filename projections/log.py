@@ -12,6 +12,7 @@ from uuid import UUID
 
 import msgspec
 
+import domain.vocabulary  # noqa: F401 - whatever this process imports, what is read may be any event
 from domain.errors import FinazError
 from domain.events import Metadata, Recorded, decode
 

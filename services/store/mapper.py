@@ -13,6 +13,7 @@ from uuid import UUID
 import msgspec
 from eventsourcing.persistence import JSONTranscoder, Mapper, Notification, StoredEvent
 
+import domain.vocabulary  # noqa: F401 - what is read may be any event, whatever else this process imports
 from domain.canonical import canonical, parse
 from domain.errors import UndecodableEventError, UnknownTopicError
 from domain.events import Event, Metadata, Recorded, decode, encode

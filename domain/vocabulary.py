@@ -1,0 +1,14 @@
+"""Every event there is: importing this module registers all topics.
+
+What must stay true: whoever decodes events imports this, so that a fresh process reads whatever the log holds, not only what
+its own part of the code happens to use. A new context adds its messages here; a test compares with the folders and the samples.
+"""
+
+from domain.admission import messages as admission
+from domain.checkpoints import messages as checkpoints
+from domain.discrepancies import messages as discrepancies
+from domain.leases import messages as leases
+from domain.runs import messages as runs
+
+MESSAGES = (admission, checkpoints, discrepancies, leases, runs)
+"""The modules that define events."""
