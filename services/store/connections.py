@@ -24,8 +24,15 @@ POOL_WAIT_SECONDS_MAX: Final = 10.0
 POOL_CONNECTIONS_MAX: Final = 8
 """Connections for reading that one process keeps."""
 
+RECONNECT_SECONDS_MAX: Final = 2.0
+"""Seconds for which the pool tries by itself to replace a lost connection. Its pauses double, so after a long absence of the server
+it would come back late; having given up, it tries anew with the next read."""
+
 READ_SECONDS_MAX: Final = 60
 """Seconds that one reading statement may take."""
+
+LOCK_SECONDS_MAX: Final = 10
+"""Seconds that any statement waits for a lock; who holds one for longer is stuck, and waiting would only spread that."""
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 Row: TypeAlias = tuple[Any, ...]
@@ -36,7 +43,7 @@ AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, errors.ReadOnly
 _SETUP: Final = (
     b"SET TIME ZONE 'UTC'; SET default_transaction_isolation = 'read committed';"
     b" SET idle_in_transaction_session_timeout = '30s'; SET client_encoding = 'UTF8';"
-    b" SET statement_timeout = '%ds'"
+    b" SET statement_timeout = '%ds'; SET lock_timeout = '%ds'"
 )
 
 logging.getLogger("psycopg.pool").setLevel(
@@ -47,7 +54,7 @@ logging.getLogger("psycopg.pool").setLevel(
 def set_up(connection: Connection, statement_seconds_max: int = READ_SECONDS_MAX) -> None:
     """Bring a fresh connection into the state that all our statements rely on, in one round trip."""
     connection.autocommit = True
-    connection.execute(_SETUP % statement_seconds_max)
+    connection.execute(_SETUP % (statement_seconds_max, LOCK_SECONDS_MAX))
 
 
 def connect(dsn: str, statement_seconds_max: int = READ_SECONDS_MAX) -> Connection:
@@ -72,6 +79,7 @@ class Pool:
             open=False,
             configure=set_up,
             timeout=POOL_WAIT_SECONDS_MAX,
+            reconnect_timeout=RECONNECT_SECONDS_MAX,
             kwargs={"autocommit": True, "connect_timeout": CONNECT_SECONDS_MAX},
         )
         self._closed = False
@@ -80,6 +88,8 @@ class Pool:
         """The rows of one statement. A broken connection costs one retry; then, `StoreUnavailableError`."""
         try:
             return self._rows(statement, arguments)
+        except errors.QueryCanceled as error:
+            raise StoreUnavailableError(f"reading took more than {READ_SECONDS_MAX} s") from error
         except AWAY:
             pass
         try:

@@ -9,7 +9,6 @@ from typing import Any
 from uuid import uuid4
 
 import httpx
-from services.results import Results
 
 from api.app import Api, create_app
 from api.auth import Scope, Tokens, mint_token
@@ -17,7 +16,7 @@ from api.health import database_probe, projections_probe
 from api.metrics import Metrics
 from api.operations import Operation
 from api.parts import ApiParts
-from api.server import make_server
+from api.server import Server, make_server
 from api.tail import LogTail
 from domain.canonical import parse
 from projections.inline import INLINE
@@ -29,6 +28,7 @@ from projections.status import Projections
 from services.admission import Admissions
 from services.cas import DirectoryBlobStore
 from services.read_models import ReadModels
+from services.results import Results
 from services.run_listing import RunListing
 from services.runs import Runs
 from services.store.application import Log
@@ -56,6 +56,7 @@ class ApiRig:
         self.tokens = tokens
         self.snapshot = snapshot
         self.url = ""
+        self.server: Server | None = None
         self._clients: dict[str | None, httpx.AsyncClient] = {}
 
     def as_(self, name: str | None = "ana", token: str | None = None) -> httpx.AsyncClient:
@@ -115,15 +116,15 @@ def store_fixture_snapshot(blobs: DirectoryBlobStore) -> str:
 
 
 @asynccontextmanager
-async def served(app: Api) -> AsyncIterator[str]:
-    """The application on a real server on loopback; its address."""
+async def served(app: Api) -> AsyncIterator[tuple[Server, str]]:
+    """The application on a real server on loopback; the server and its address."""
     ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     server = make_server(app, on_ready=ready.set_result)
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign] # pytest has them
     serving = asyncio.create_task(server.serve())
     try:
         await asyncio.wait({serving, ready}, return_when=asyncio.FIRST_COMPLETED)
-        yield f"http://127.0.0.1:{ready.result()}"
+        yield server, f"http://127.0.0.1:{ready.result()}"
     finally:
         server.should_exit = True
         await serving
@@ -155,7 +156,7 @@ async def api_rig(dsn: str, folder: Path, extra: Iterable[Operation] = (), **log
                 version="0.0.0",
             )
             rig = ApiRig(parts, dsn, {name: token for name, (token, _) in minted.items()}, snapshot)
-            async with served(create_app(parts, extra)) as rig.url:
+            async with served(create_app(parts, extra)) as (rig.server, rig.url):
                 try:
                     yield rig
                 finally:
