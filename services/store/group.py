@@ -107,7 +107,8 @@ class Group(Generic[Q, R]):
 
     def ask_soon(self, request: Q) -> "asyncio.Future[R]":
         """Have the request carried out; to be awaited in the running event loop."""
-        ticket = self._submit(Ticket[Q, R](request, asyncio.get_running_loop()))
+        ticket: Ticket[Q, R] = Ticket(request, asyncio.get_running_loop())
+        self._submit(ticket)
         assert ticket.future is not None
         return ticket.future
 

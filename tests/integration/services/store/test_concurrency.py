@@ -15,7 +15,8 @@ import pytest
 
 from deployment.embedded import EmbeddedPostgres
 from domain.errors import LeaseHeldError, StaleFenceError, StoreUnavailableError, VersionConflictError
-from services.ports import Append, Fence, Vacant
+from services.ports import Append, Fence, Tracking, Vacant
+from services.store import connections
 from services.store.application import Log
 from tests.support.store import RESOURCE, fact, facts, granted, new, opened
 
@@ -230,3 +231,21 @@ def test_nothing_acknowledged_is_lost_when_the_server_dies(
         stored = {str(r.event_id): r.position for r in log.read_log(0, 1_000_000)}
         assert acknowledged.items() <= stored.items()
         assert sorted(stored.values()) == list(range(1, len(stored) + 1))
+
+
+def test_a_row_held_for_ever_is_waited_for_only_so_long(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody forgot a transaction that holds a tracking row: its mover is told within a bound, and then the others go on."""
+    monkeypatch.setattr(connections, "LOCK_SECONDS_MAX", 1)
+    with opened(database, retry_seconds_max=0.1) as log, psycopg.connect(database) as forgotten:
+        log.append_blocking(Append(events=(), tracking=Tracking("reader", 1)))
+        forgotten.execute("UPDATE finaz.tracking SET moved_at = moved_at WHERE name = 'reader'")
+        with pytest.raises(StoreUnavailableError):
+            log.append_blocking(Append(events=(), tracking=Tracking("reader", 2)))
+        assert log.append_blocking(facts("run/x", 1)).position == 1
+
+
+def test_reading_has_a_bound_in_time(log: Log) -> None:
+    """A statement that takes too long ends with a typed error, and is not tried again."""
+    log.pool.rows("SET statement_timeout = 20")
+    with pytest.raises(StoreUnavailableError, match="took more"):
+        log.pool.rows("SELECT pg_sleep(60)")
