@@ -112,7 +112,7 @@ def _import_here(path: Path, folder: Path) -> dict[str, float]:
 
 
 def _peak_kib() -> int:
-    """The most memory that this process has had. `ru_maxrss` begins with what the parent had at the fork, so it is the last resort."""
+    """The most memory that this process has had. `ru_maxrss` would begin with what the parent had when it forked."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
