@@ -1,7 +1,8 @@
 """One trial of one contender: fresh database, one submitting process, one worker process, the same driver for all.
 
-A trial ends when the contender's own table says that every job is done, as seen from a connection of ours that polls. What must
-stay true: contenders differ in their `*_jobs.py` file and in nothing else; processes end with the trial, also when it fails.
+A trial ends when no job remains by the contender's own table, as seen from a connection of ours that polls; then all jobs must
+be there as done. What must stay true: contenders differ in their `*_jobs.py` file and in nothing else; processes end with the
+trial, also when it fails.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ from typing import Any, Final
 
 import msgspec
 import psycopg
+from msgspec.structs import replace
 from psycopg import sql
 
 from deployment.bench.peers.environments import peer_python
@@ -52,10 +54,11 @@ class TrialFailedError(InfrastructureError):
 
 
 class Contender(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who runs jobs. `done` counts finished jobs in SQL; `peer` names the pinned environment, None for our own."""
+    """Somebody who runs jobs. `remaining` and `done` count jobs in SQL; `peer` names the pinned environment, None for our own."""
 
     name: str
     file: Path
+    remaining: str
     done: str
     peer: str | None = None
     options: Mapping[str, Any] = {}
@@ -84,33 +87,34 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         return self.jobs / self.submit_seconds
 
 
-RAW_DONE: Final = "SELECT count(*) FROM job WHERE state = 'done'"
-
 RAW: Final = Contender(
-    name="raw loop, batch 50", file=_PEERS / "raw_jobs.py", done=RAW_DONE, options={"batch": 50, "notify": False}
+    name="raw loop, batch 50",
+    file=_PEERS / "raw_jobs.py",
+    remaining="SELECT count(*) FROM job WHERE state IN ('queued', 'running')",
+    done="SELECT count(*) FROM job WHERE state = 'done'",
+    options={"batch": 50, "notify": False},
 )
-RAW_SINGLE: Final = Contender(
-    name="raw loop, batch 1", file=_PEERS / "raw_jobs.py", done=RAW_DONE, options={"batch": 1, "notify": False}
-)
-RAW_NOTIFY: Final = Contender(
-    name="raw NOTIFY loop", file=_PEERS / "raw_jobs.py", done=RAW_DONE, options={"batch": 50, "notify": True}
-)
+RAW_SINGLE: Final = replace(RAW, name="raw loop, batch 1", options={"batch": 1, "notify": False})
+RAW_NOTIFY: Final = replace(RAW, name="raw NOTIFY loop", options={"batch": 50, "notify": True})
 PEERS: Final = (
     Contender(
         name="pgqueuer",
         file=_PEERS / "pgqueuer_jobs.py",
+        remaining="SELECT count(*) FROM pgqueuer",
         done="SELECT count(*) FROM pgqueuer_log WHERE status = 'successful'",
         peer="pgqueuer",
     ),
     Contender(
         name="procrastinate",
         file=_PEERS / "procrastinate_jobs.py",
+        remaining="SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doing')",
         done="SELECT count(*) FROM procrastinate_jobs WHERE status = 'succeeded'",
         peer="procrastinate",
     ),
     Contender(
         name="DBOS",
         file=_PEERS / "dbos_jobs.py",
+        remaining="SELECT count(*) FROM dbos.workflow_status WHERE status IN ('ENQUEUED', 'PENDING')",
         done="SELECT count(*) FROM dbos.workflow_status WHERE status = 'SUCCESS'",
         peer="dbos",
     ),
@@ -143,32 +147,45 @@ def trial(
     `TrialFailedError`.
     """
     with fresh_database(server) as dsn:
-        plan = {"jobs": jobs, "in_flight": IN_FLIGHT, "warm_up": WARM_UP_JOBS, "pause_seconds": pause_seconds}
-        return run_trial(contender, python, {**plan, **contender.options, "dsn": dsn})
+        return trial_in(dsn, contender, python, jobs, pause_seconds=pause_seconds)
 
 
-def run_trial(contender: Contender, python: Path, plan: Mapping[str, Any]) -> Trial:
-    """Run the plan's jobs in the plan's database; `trial` for databases that are there already."""
+def trial_in(
+    dsn: str, contender: Contender, python: Path, jobs: int, *, pause_seconds: float = 0.0, prefix: str = ""
+) -> Trial:
+    """As `trial`, in a database that may have a past; `prefix` keeps the keys apart from those used in it."""
+    plan = {
+        "dsn": dsn,
+        "jobs": jobs,
+        "in_flight": IN_FLIGHT,
+        "warm_up": WARM_UP_JOBS,
+        "pause_seconds": pause_seconds,
+        "prefix": prefix,
+        **contender.options,
+    }
     with tempfile.TemporaryDirectory(prefix="finaz-bench-") as folder:
         plan = {**plan, "folder": folder}
         with _role(contender, python, "prepare", plan) as preparing:
             versions = _answer(preparing)["versions"]
         with psycopg.connect(plan["dsn"], autocommit=True) as connection:
-            done_before = _done(connection, contender)
+            done_before = _count(connection, contender.done)
         with (
             _role(contender, python, "work", plan) as worker,
             _role(contender, python, "submit", plan) as submitter,
             psycopg.connect(plan["dsn"], autocommit=True) as connection,
         ):
             _answer(submitter)
-            _wait_until_done(connection, contender, done_before + plan["warm_up"], worker)
+            _wait_until_done(connection, contender, worker)
             _tell(submitter, "go")
             submitted = _answer(submitter)
-            ended = _wait_until_done(connection, contender, done_before + plan["warm_up"] + plan["jobs"], worker)
+            ended = _wait_until_done(connection, contender, worker)
             _tell(worker, "stop")
             worked = _answer(worker)
-    if worked["ran"] < plan["jobs"] or worked["repeated"]:
-        raise TrialFailedError(f"{worked['ran']} jobs ran, {worked['repeated']} of them twice", at=contender.name)
+            done = _count(connection, contender.done) - done_before
+    if not done == worked["ran"] == plan["warm_up"] + plan["jobs"] or worked["repeated"]:
+        raise TrialFailedError(
+            f"{done} jobs done, {worked['ran']} ran, {worked['repeated']} of them twice", at=contender.name
+        )
     return _measured(plan, submitted, worked, ended, versions)
 
 
@@ -251,16 +268,20 @@ def _answer(process: "subprocess.Popen[bytes]") -> Any:
             return json.loads(line)
 
 
-def _done(connection: psycopg.Connection[Any], contender: Contender) -> int:
-    row = connection.execute(contender.done.encode()).fetchone()
+def _count(connection: psycopg.Connection[Any], statement: str) -> int:
+    row = connection.execute(statement.encode()).fetchone()
     return int(row[0]) if row else 0
 
 
 def _wait_until_done(
-    connection: psycopg.Connection[Any], contender: Contender, goal: int, worker: "subprocess.Popen[bytes]"
+    connection: psycopg.Connection[Any], contender: Contender, worker: "subprocess.Popen[bytes]"
 ) -> float:
+    """Wait until no submitted job remains; the instant at which that was seen."""
+    connection.execute(
+        "SET enable_seqscan = off"
+    )  # a long past of done jobs costs the look nothing where there is an index
     deadline = time.monotonic() + TRIAL_SECONDS_MAX
-    while _done(connection, contender) < goal:
+    while _count(connection, contender.remaining):
         if worker.poll() is not None or time.monotonic() > deadline:
             raise _SilentError(worker)
         time.sleep(DONE_POLL_SECONDS)

@@ -48,12 +48,12 @@ async def prepare(contender: Any, plan: dict[str, Any]) -> None:
 async def submit(contender: Any, plan: dict[str, Any]) -> None:
     """Submit the warm-up jobs, wait for the word, submit the jobs, `in_flight` at once, and say when."""
     async with contender.submitter(plan) as submit_one:
-        await submit_all(submit_one, [f"warm-{n}" for n in range(plan["warm_up"])], plan["in_flight"])
+        await submit_all(submit_one, [f"{plan['prefix']}warm-{n}" for n in range(plan["warm_up"])], plan["in_flight"])
         say(ready=True)
         if await asyncio.to_thread(sys.stdin.readline) == "":
             return
         cpu = cpu_seconds()
-        keys = [f"job-{n}" for n in range(plan["jobs"])]
+        keys = [f"{plan['prefix']}job-{n}" for n in range(plan["jobs"])]
         began = time.monotonic()
         if plan["pause_seconds"] > 0:
             called, acknowledged = await submit_singly(submit_one, keys, plan["pause_seconds"])
