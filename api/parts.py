@@ -1,7 +1,7 @@
 """What the API is made of: everything that its operations call, passed in by the composition root. No globals."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -15,6 +15,9 @@ from services.results import Results
 from services.run_listing import RunListing
 from services.runs import Runs
 
+BODY_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of one submission, a sweep's included, unless the settings say otherwise."""
+
 Probe: TypeAlias = Callable[[], Awaitable[None]]
 """One thing that readiness depends on: returns if it holds, raises a `FinazError` that says why not."""
 
@@ -22,7 +25,8 @@ Probe: TypeAlias = Callable[[], Awaitable[None]]
 class ApiParts(msgspec.Struct, frozen=True, kw_only=True):
     """The services behind the API.
 
-    `probes` are asked, by name, on `/health/ready`. `version` is the program's.
+    `probes` are asked, by name, on `/health/ready`. `version` is the program's,
+    `body_bytes_max` bounds a submission.
     """
 
     log: EventLog
@@ -37,3 +41,4 @@ class ApiParts(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics
     probes: Mapping[str, Probe]
     version: str
+    body_bytes_max: int = BODY_BYTES_MAX

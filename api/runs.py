@@ -36,9 +36,6 @@ from services.requests import parse_run_body, parse_sweep_body, placed
 from services.run_listing import LIST_LIMIT_MAX, LIST_TAGS_MAX, RUN_STATES, RunQuery
 from services.runs import RunView
 
-BODY_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of one submission, a sweep's included."""
-
 LIST_LIMIT_DEFAULT: Final = 50
 POSITION_MAX: Final = 2**63 - 1
 WAIT_SECONDS_MAX: Final = 30
@@ -104,7 +101,10 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         scope=Scope.RUNS_WRITE,
         parameters=(_KEY,),
         body=BodySpec(
-            media_type="application/json", bytes_max=BODY_BYTES_MAX, schema=RUN_BODY_SCHEMA, example=RUN_BODY_EXAMPLE
+            media_type="application/json",
+            bytes_max=parts.body_bytes_max,
+            schema=RUN_BODY_SCHEMA,
+            example=RUN_BODY_EXAMPLE,
         ),
         answers=(
             AnswerSpec(
@@ -127,7 +127,7 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         parameters=(_KEY,),
         body=BodySpec(
             media_type="application/json",
-            bytes_max=BODY_BYTES_MAX,
+            bytes_max=parts.body_bytes_max,
             schema=SWEEP_BODY_SCHEMA,
             example=SWEEP_BODY_EXAMPLE,
         ),
@@ -206,7 +206,7 @@ class _Handlers:
 
     async def submit_run(self, call: Call) -> Answer:
         key = checked_key(call.text_header(b"idempotency-key", IdempotencyKeyInvalidError))
-        value = await call.json(BODY_BYTES_MAX)
+        value = await call.json(self._parts.body_bytes_max)
         try:
             done = await self._parts.admissions.submit_run(call.principal.name, key, parse_run_body(value))
         except FinazError as error:
@@ -226,7 +226,7 @@ class _Handlers:
 
     async def submit_sweep(self, call: Call) -> Answer:
         key = checked_key(call.text_header(b"idempotency-key", IdempotencyKeyInvalidError))
-        value = await call.json(BODY_BYTES_MAX)
+        value = await call.json(self._parts.body_bytes_max)
         try:
             done = await self._parts.admissions.submit_sweep(call.principal.name, key, parse_sweep_body(value))
         except FinazError as error:
