@@ -20,7 +20,7 @@ from deployment.lifeline import READY
 from domain.errors import InfrastructureError
 
 STOP_SECONDS_MAX: Final = 30.0
-"""How long components may take to end after SIGTERM; then SIGKILL. Their own limits are shorter."""
+"""How long components may take to end after SIGTERM, unless told otherwise; then SIGKILL. Their own limits are shorter."""
 
 RESTARTS_MAX: Final = 10
 """Deaths in a row, each before `STABLE_SECONDS`, after which everything is ended."""
@@ -69,11 +69,17 @@ class Supervisor:
     """
 
     def __init__(
-        self, components: Sequence[Component], environment: Mapping[str, str], tell: Tell, output: int | None = None
+        self,
+        components: Sequence[Component],
+        environment: Mapping[str, str],
+        tell: Tell,
+        output: int | None = None,
+        stop_seconds_max: float = STOP_SECONDS_MAX,
     ) -> None:
         self._components = tuple(components)
         self._output = sys.stderr.fileno() if output is None else output
         self._environment = dict(environment)
+        self._stop_seconds_max = stop_seconds_max
         self._tell = tell
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._ready = {component.name: asyncio.Event() for component in components}
@@ -143,14 +149,14 @@ class Supervisor:
                 await asyncio.gather(*waits, return_exceptions=True)
 
     async def _ended(self, name: str, process: asyncio.subprocess.Process) -> int:
-        """The status of a process that has ended or is made to: SIGTERM, then SIGKILL after `STOP_SECONDS_MAX`."""
+        """The status of a process that has ended or is made to: SIGTERM, then SIGKILL after `stop_seconds_max`."""
         with contextlib.suppress(ProcessLookupError):
             if process.returncode is None:
                 process.terminate()
         try:
-            return await asyncio.wait_for(process.wait(), STOP_SECONDS_MAX)
+            return await asyncio.wait_for(process.wait(), self._stop_seconds_max)
         except TimeoutError:
-            self._tell("component_killed", component=name, after_seconds=STOP_SECONDS_MAX)
+            self._tell("component_killed", component=name, after_seconds=self._stop_seconds_max)
             process.kill()
             return await process.wait()
 

@@ -21,6 +21,7 @@ from typing import Final
 from deployment.embedded import EmbeddedPostgres
 from deployment.migrate import migrate
 from deployment.supervision import (
+    STOP_SECONDS_MAX,
     Component,
     ComponentFailedError,
     Supervisor,
@@ -36,8 +37,8 @@ READY_SECONDS_MAX: Final = 120.0
 DATABASE_LOOK_SECONDS: Final = 0.5
 """How often an embedded server is looked after; it is started again when it is gone."""
 
-WORKERS_MAX: Final = 64
-"""Worker processes of one machine."""
+HAND_BACK_SECONDS_MAX: Final = 20.0
+"""How long a worker may take to hand back what it did not finish, before it is killed."""
 
 LOG_FILE: Final = "components.log"
 LOG_TAIL_BYTES: Final = 8192
@@ -57,6 +58,8 @@ class Plan:
     host: str = "127.0.0.1"
     port: int = 0
     workers: int = 1
+    worker_grace_seconds: float = 10.0
+    """How long a worker may go on after SIGTERM, by its settings; it is not killed before it has handed back."""
     quiet: bool = False
     """Whether components write to the file `LOG_FILE` in the folder instead of standard error."""
 
@@ -114,7 +117,9 @@ async def machine(plan: Plan, tell: Tell, stop: asyncio.Event | None = None) -> 
             "FINAZ_TOKENS_FILE": str(tokens_file),
         }
         output = stack.enter_context((folder / LOG_FILE).open("ab")).fileno() if plan.quiet else None
-        supervisor = Supervisor(_components(plan.workers, listener.fileno()), environment, tell, output)
+        patience = max(STOP_SECONDS_MAX, plan.worker_grace_seconds + HAND_BACK_SECONDS_MAX)
+        components = _components(plan.workers, listener.fileno())
+        supervisor = Supervisor(components, environment, tell, output, patience)
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         made = Machine(url, token, dsn, folder, supervisor)
         made.database = database

@@ -111,6 +111,7 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
                     "projections": projections_probe(read_models),
                 },
                 version=version("finaz-runtime"),
+                body_bytes_max=settings.body_size_max_bytes,
             )
 
 

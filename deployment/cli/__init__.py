@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "worker": Place(_HERE + "components:worker", "Execute runs."),
     "projector": Place(_HERE + "components:projector", "Keep the read models up to date."),
     "manager": Place(_HERE + "components:manager", "Run the process managers."),
+    "drill": Place(_HERE + "drill:drill", "Kill real processes on purpose, and judge by the log."),
     "bench": Place(_HERE + "bench:bench", "Measure, side by side with comparable systems."),
 }
 

@@ -2,11 +2,14 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from deployment.cli.output import json_line, json_option, note, wants_json
+
+WORKERS_MAX: Final = 64
+"""Worker processes of one machine."""
 
 
 @click.command(epilog="Example: finaz up --folder ./finaz-data --workers 2")
@@ -19,7 +22,7 @@ from deployment.cli.output import json_line, json_option, note, wants_json
 @click.option(
     "--port", type=click.IntRange(0, 65535), help="On which port; 0 takes a free one. Default: FINAZ_API_PORT."
 )
-@click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Worker processes.")
+@click.option("--workers", type=click.IntRange(1, WORKERS_MAX), default=1, show_default=True, help="Worker processes.")
 @json_option
 def up(folder: Path | None, host: str | None, port: int | None, workers: int) -> None:
     """Start everything on this machine: database, API, workers, projector.
@@ -41,6 +44,7 @@ def up(folder: Path | None, host: str | None, port: int | None, workers: int) ->
         host=host or settings.api_host,
         port=settings.api_port if port is None else port,
         workers=workers,
+        worker_grace_seconds=settings.worker_grace_seconds,
     )
     asyncio.run(_stay_up(plan))
 

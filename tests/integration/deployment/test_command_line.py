@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -141,6 +143,31 @@ def test_sweep_and_list(up: Up, snapshot: str) -> None:
 def test_cancel_after_the_end_is_refused(up: Up, succeeded: dict[str, Any]) -> None:
     """Cancelling a finished run: `RUN_FINISHED`, status 1."""
     assert refused(up, "RUN_FINISHED", "run", "cancel", succeeded["run_id"])["status"] == 409
+
+
+def test_cancel_while_queued(up: Up, snapshot: str) -> None:
+    """A run cancelled while no worker takes it ends CANCELLED, never executed; watching it ends with status 1."""
+    worker = up.pids["worker-1"]
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        run_id = up.answer(
+            *("run", "submit", "--flow", FLOW, "--snapshot", snapshot, "--as-of", AS_OF, "--key", "cancelled")
+        )["run_id"]
+        refused(up, "RUN_NOT_READY", "run", "result", run_id)
+        cancelled = up.answer("run", "cancel", run_id)
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    assert (cancelled["state"], cancelled["attempts"]) == ("CANCELLED", 0)
+    watched = up.finaz("run", "watch", run_id)
+    assert watched.returncode == 1
+    assert "RUN_CANCELLED" in watched.stderr
+
+
+def test_modes_that_do_not_exist_yet(up: Up, snapshot: str) -> None:
+    """REPLAY and STREAM are refused with a typed error."""
+    for mode in ("REPLAY", "STREAM"):
+        arguments = ("run", "submit", "--flow", FLOW, "--snapshot", snapshot, "--as-of", AS_OF, "--mode", mode)
+        refused(up, "MODE_UNAVAILABLE", *arguments)
 
 
 def test_a_failed_run_fails_its_command(up: Up, snapshot: str) -> None:

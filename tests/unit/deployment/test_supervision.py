@@ -126,11 +126,10 @@ async def test_gives_up_on_what_keeps_dying(monkeypatch: pytest.MonkeyPatch) -> 
     assert supervisor.pids == {}
 
 
-async def test_kills_what_does_not_obey(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_kills_what_does_not_obey() -> None:
     """A component that ignores SIGTERM is killed after the named time."""
-    monkeypatch.setattr(supervision, "STOP_SECONDS_MAX", 0.2)
     heard, stop = Heard(), asyncio.Event()
-    supervisor = Supervisor([component("deaf", DEAF)], environment(), heard)
+    supervisor = Supervisor([component("deaf", DEAF)], environment(), heard, stop_seconds_max=0.2)
     running = asyncio.create_task(supervisor.run(stop))
     await asyncio.wait_for(supervisor.all_ready(), 30)
     pid = supervisor.pids["deaf"]

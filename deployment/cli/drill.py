@@ -1,0 +1,64 @@
+"""`finaz drill`: kill real processes on embedded services, and see that nothing is lost and nothing done twice."""
+
+from typing import Any, Final
+
+import click
+
+from deployment.cli.lazy import LazyGroup, Place
+from deployment.cli.output import EXIT_FAILED, answer, facts, json_option, wants_json
+
+_HERE: Final = "deployment.cli.drill:"
+
+DRILLS: Final = {
+    "kill-worker": Place(_HERE + "kill_worker", "Kill the worker of runs in flight; another takes over."),
+    "soak": Place(_HERE + "soak", "Kill every process in turn under continuous load."),
+}
+
+
+@click.group(cls=LazyGroup, places=DRILLS)
+def drill() -> None:
+    """Kill real processes on purpose, and judge by the log.
+
+    Everything is started in a temporary folder and removed at the end. Exit status 0 only if all that was checked held.
+    """
+
+
+@click.command(epilog="Example: finaz drill kill-worker --runs 60 --json")
+@click.option("--runs", type=click.IntRange(1, 1000), default=20, show_default=True, help="Runs in flight.")
+@click.option("--seed", type=int, default=0, show_default=True, help="For the instant of the kill.")
+@json_option
+def kill_worker(runs: int, seed: int) -> int:
+    """Kill the worker of runs in flight; another takes over.
+
+    `kill -9` at a random instant in the middle of a batch. All runs must end SUCCEEDED, none lost, none published twice, and each
+    orphan be started again within two seconds of its dead lease's expiry.
+    """
+    from deployment.drills import kill_worker as drilling
+
+    return _told(drilling.report(drilling.drill(runs, seed, _say)))
+
+
+@click.command(epilog="Example: finaz drill soak --minutes 10 --json")
+@click.option("--rounds", type=click.IntRange(0, 10_000), default=5, show_default=True, help="Kills, at the least.")
+@click.option("--minutes", type=click.FloatRange(0, 1440), default=0.0, show_default=True, help="Time, at the least.")
+@click.option("--seed", type=int, default=0, show_default=True, help="For the instants of the kills.")
+@json_option
+def soak(rounds: int, minutes: float, seed: int) -> int:
+    """Kill every process in turn under continuous load.
+
+    Worker, projector, process manager, API and PostgreSQL, one a round. At the end every acknowledged run must have ended, nothing
+    been published twice, and no alert or dead letter be there.
+    """
+    from deployment.drills import soak as drilling
+
+    return _told(drilling.report(drilling.soak(rounds, minutes, seed, _say)))
+
+
+def _told(report: dict[str, Any]) -> int:
+    answer(report, lambda: facts((name.replace("_", " "), value) for name, value in report.items()))
+    return 0 if report["ok"] else EXIT_FAILED
+
+
+def _say(text: str) -> None:
+    if not wants_json():
+        click.echo(text, err=True)
