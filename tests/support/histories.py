@@ -109,7 +109,7 @@ class _Generator:
                 as_of=START - timedelta(microseconds=a),
                 tags=TAGS[: b % (len(TAGS) + 1)],
                 priority=c % 201 - 100,
-                deadline_seconds=1 + (a * 7 + c) % 120,
+                deadline_seconds=86_400 if a % 4 else 1 + c % 60,
             ),
             body_hash=body_hash,
             sweep_id=f"sweep_{c % 3}" if c % 2 else None,
@@ -134,6 +134,8 @@ class _Generator:
     def _hand_off(self, move: Move) -> None:
         run, lease = self._run(move), self._lease(move)
         owner = OWNERS[move.dice[1] % len(OWNERS)]
+        if run.state.value == "RUNNING" and lease.expires_at is not None:
+            self.now = max(self.now, lease.expires_at)  # its owner has gone silent
         granted = decide_lease(lease, AcquireLease(run.run_id, owner, TTL_SECONDS), self.now)
         token = evolve_lease(lease, granted[0], self.now).token
         handed_off = RunHandedOff(run_id=run.run_id, token=token, previous_token=run.token, owner=owner)
@@ -170,6 +172,8 @@ class _Generator:
         self._end(move, lambda run: RequeueRun(token=_executing(run), reason=reason, error=error_given))
 
     def _fail(self, move: Move) -> None:
+        if self._run(move).state.value == "QUEUED" and move.dice[1] % 4:
+            return  # a run that nobody executes seldom fails
         error = RunError(code="BLOB_MISSING", message="no blob", at="$.snapshot", attempt=1)
         self._end(move, lambda run: FailRun(error=error, token=_executing(run)))
 
@@ -179,7 +183,7 @@ class _Generator:
         self._end(move, lambda run: PublishResults(_executing(run), results))
 
     def _wait(self, move: Move) -> None:
-        self.now += timedelta(seconds=move.dice[1] % 30)
+        self.now += timedelta(seconds=move.dice[1] % 8)
 
     # ---------------------------------------------------------------- what moves are made of
 
@@ -248,10 +252,11 @@ def played(moves: Iterable[Move]) -> History:
 
 WEIGHTED_KINDS = (
     *("submit",) * 5,
-    *("start",) * 6,
-    *("publish",) * 4,
-    *("wait", "renew", "requeue") * 2,
-    *("hand_off", "acquire", "release", "ask_cancel", "cancel", "fail"),
+    *("start",) * 9,
+    *("publish",) * 3,
+    *("requeue", "renew") * 3,
+    *("hand_off", "wait", "ask_cancel") * 2,
+    *("acquire", "release", "cancel", "fail"),
 )
 
 
@@ -264,6 +269,19 @@ def moves(runs: int = 6) -> st.SearchStrategy[Move]:
 def histories(moves_max: int = 60, runs: int = 6) -> st.SearchStrategy[History]:
     """Legal histories of up to `moves_max` moves over up to `runs` runs; the empty one included."""
     return st.lists(moves(runs), max_size=moves_max).map(played)
+
+
+def random_moves(seed: int, count: int, runs: int) -> list[Move]:
+    """`count` moves of any kind by a seed, without hypothesis."""
+    dice = random.Random(seed)
+    return [
+        Move(
+            dice.choice(WEIGHTED_KINDS),
+            dice.randrange(runs),
+            (dice.randrange(256), dice.randrange(256), dice.randrange(256)),
+        )
+        for _ in range(count)
+    ]
 
 
 def seeded_moves(seed: int, count: int, runs: int | None = None) -> list[Move]:
