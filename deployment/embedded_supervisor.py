@@ -36,7 +36,8 @@ STOP_SIGNALS: Final = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediat
 SHARED_MEMORY_IN_USE: Final = "pre-existing shared memory block"
 """What the server says while back ends of a killed predecessor are still on their way out: worth another try."""
 
-_PR_SET_PDEATHSIG, _PR_SET_KEEPCAPS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 1, 8, 47, 2
+_PR_SET_PDEATHSIG, _PR_SET_KEEPCAPS, _PR_SET_SECUREBITS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 1, 8, 28, 47, 2
+_SECBIT_NO_SETUID_FIXUP = 1 << 2
 _CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH, _CAP_VERSION_3 = 1, 2, 0x20080522
 
 
@@ -286,22 +287,24 @@ def _drop_root(uid: int, gid: int) -> None:
     The virtual environment and temporary folders of root are closed to others (mode 0700). Opening them to everybody would be
     worse than lending the server root's right to search folders and read, which its owner has anyway.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
+    libc = ctypes.CDLL(None)
     on_linux = Path("/proc/self").exists()
     if on_linux:
+        # Else `access()`, by which the programs look for each other, would not count the right lent below.
+        libc.prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0)
         libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
     if not on_linux:
         return
+    header = (ctypes.c_uint32 * 2)(_CAP_VERSION_3, 0)
     for capability in (_CAP_DAC_READ_SEARCH, _CAP_DAC_OVERRIDE):
         bit = 1 << capability
-        header = (ctypes.c_uint32 * 2)(_CAP_VERSION_3, 0)
-        sets = (ctypes.c_uint32 * 6)(bit, bit, bit, 0, 0, 0)
-        if libc.capset(header, sets) == 0:
+        if libc.capset(header, (ctypes.c_uint32 * 6)(bit, bit, bit, 0, 0, 0)) == 0:
             libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, capability, 0, 0)
             return
+    libc.capset(header, (ctypes.c_uint32 * 6)())  # no right of root's to lend: keep none
 
 
 def _stop_with_parent(parent: int) -> None:
