@@ -82,7 +82,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str |
         column.overflow = "fold"
     for row in rows:
         made.add_row(*(Text("–" if cell is None else str(cell)) for cell in row))
-    console().print(made)
+    _print(made)
 
 
 def facts(pairs: Iterable[tuple[str, Any]]) -> None:
@@ -94,7 +94,15 @@ def facts(pairs: Iterable[tuple[str, Any]]) -> None:
     for name, value in pairs:
         if value is not None:
             made.add_row(Text(name, style="bold"), Text(str(value), overflow="fold"))
-    console().print(made)
+    _print(made)
+
+
+def _print(made: Any) -> None:
+    """Print something of rich's without the blanks that fill its lines up."""
+    here = console()
+    with here.capture() as captured:
+        here.print(made)
+    click.echo("\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines()))
 
 
 def note(text: str) -> None:

@@ -33,12 +33,18 @@ def up(folder: Path | None, host: str | None, port: int | None, workers: int) ->
     from deployment.logs import set_up_logs
     from deployment.settings import child_environment, load_settings
     from deployment.up import Plan
+    from domain.errors import SettingsError
 
     settings = load_settings()
+    folder = folder or settings.data_dir
+    if settings.postgres_dsn is not None and folder is None:
+        raise SettingsError(
+            "the database would be kept and its blobs would not", at="FINAZ_DATA_DIR", expected="a folder, or --folder"
+        )
     set_up_logs(settings.log_level, settings.log_format, "up")
     plan = Plan(
         environment=child_environment(),
-        folder=folder or settings.data_dir,
+        folder=folder,
         postgres_dsn=settings.postgres_dsn,
         tokens_file=settings.tokens_file,
         host=host or settings.api_host,

@@ -46,3 +46,10 @@ def test_migrate_twice(empty_database: str) -> None:
     assert pending
     assert json.loads(finaz("migrate", "--json", **settings).stdout)["applied"] == pending
     assert json.loads(finaz("migrate", "--json", **settings).stdout)["applied"] == []
+
+
+def test_up_on_a_database_without_a_folder_is_refused(database: str) -> None:
+    """`finaz up` never keeps a database whose blobs would be removed: the setting that is missing is named."""
+    done = finaz("up", "--json", FINAZ_POSTGRES_DSN=database)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert json.loads(done.stderr)["at"] == "FINAZ_DATA_DIR"
