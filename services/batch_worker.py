@@ -103,8 +103,10 @@ class BatchWorker:
         try:
             async with self._heartbeats.beating():
                 await self._computation.warm_up()
-                await self._loop(stop)
-                await self._drain()
+                try:
+                    await self._loop(stop)
+                finally:  # also when we are cancelled: attempts are tasks of their own and end in order
+                    await self._drain()
         finally:
             for watch in watches:
                 watch.cancel()
@@ -113,7 +115,7 @@ class BatchWorker:
     async def run_once(self) -> int:
         """One round: take what can be taken, execute it to its end. Returns how many runs it started or ended."""
         async with self._heartbeats.beating():
-            outcomes = await asyncio.gather(*await self._round(self._settings.reserve_max))
+            outcomes = await self._outcomes(await self._round(self._settings.reserve_max))
         return sum(outcome is not None for outcome in outcomes)
 
     async def run_one(self) -> PublishedResult | None:
@@ -126,7 +128,7 @@ class BatchWorker:
                 started = await self._round(1)
                 if not started and (not self._more or self._waiting):
                     return None
-                for outcome in await asyncio.gather(*started):
+                for outcome in await self._outcomes(started):
                     if outcome is not None:
                         return outcome.first_result()
 
@@ -347,6 +349,16 @@ class BatchWorker:
         for task in self._tasks.values():
             task.cancel()
         await self._finished_within(CANCEL_SECONDS_MAX)
+
+    async def _outcomes(self, started: Sequence[asyncio.Task[Outcome | None]]) -> list[Outcome | None]:
+        """What became of these; if we are cancelled meanwhile, they are handed back first."""
+        try:
+            if started:
+                await asyncio.wait(started)
+        except asyncio.CancelledError:
+            await self._drain()
+            raise
+        return [task.result() for task in started]
 
     async def _finished_within(self, seconds: float) -> None:
         if self._tasks:

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from domain.errors import FinazError, LeaseHeldError, StaleFenceError
+from domain.errors import FinazError, LeaseHeldError, StaleFenceError, VersionConflictError
 from domain.identity import lease_stream, run_stream
 from domain.runs.messages import RunCancellationRequested
-from services.leases import Grant, Leases, fold_lease
+from services.leases import CONFLICT_RETRIES_MAX, Grant, Leases, fold_lease
 from services.ports import Append, NewEvent
 from tests.support.logs import LogUnderTest, log_under_test, opened
 from tests.support.memory_log import MemoryLog
@@ -241,3 +241,20 @@ def test_leases_behave_as_their_model(any_log: LogUnderTest) -> None:
                 suppress_health_check=list(HealthCheck),
             ),
         )
+
+
+async def test_a_lease_that_keeps_changing_hands_is_given_up(leases: Leases, under_test: LogUnderTest) -> None:
+    """After `CONFLICT_RETRIES_MAX` decisions: `LEASE_HELD` for who asks, `STALE_FENCE` for who holds."""
+    grant = await leases.acquire("another " + RESOURCE, "A", 60.0)
+    tries = []
+
+    async def conflicting(wanted: Append) -> Any:
+        tries.append(wanted)
+        raise VersionConflictError("moved on", at=RESOURCE)
+
+    under_test.log.append = conflicting  # type: ignore[method-assign]
+    with pytest.raises(LeaseHeldError):
+        await leases.acquire(RESOURCE, "A", 60.0)
+    with pytest.raises(StaleFenceError):
+        await leases.renew(grant)
+    assert len(tries) == 2 * CONFLICT_RETRIES_MAX

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from domain.errors import RunFinishedError, RunNotFoundError
+from domain.errors import RunFinishedError, RunNotFoundError, VersionConflictError
 from domain.events import Event
 from domain.identity import lease_stream, run_stream
 from domain.leases.messages import LeaseGranted
@@ -13,7 +13,7 @@ from domain.runs.aggregate import RunState
 from domain.runs.messages import RequeueReason, RunError, RunFailed, RunRequested, RunRequeued, RunStarted, RunSucceeded
 from services.event_ids import new_event_id
 from services.ports import Append, NewEvent
-from services.runs import Runs
+from services.runs import CONFLICT_RETRIES_MAX, Runs
 from tests.support.logs import LogUnderTest, log_under_test
 from tests.support.worker_rig import requested
 
@@ -126,3 +126,18 @@ async def test_a_cancellation_that_meets_a_start_decides_again(under_test: LogUn
     under_test.log.append = overtaken  # type: ignore[method-assign]
     view = await Runs(under_test.log).cancel(run_id, "ana")
     assert (view.state, view.cancellation_requested) == (RunState.RUNNING, True)
+
+
+async def test_a_cancellation_that_is_always_overtaken_is_given_up(under_test: LogUnderTest) -> None:
+    """After `CONFLICT_RETRIES_MAX` decisions, with the conflict itself."""
+    event = await a_run(under_test)
+    tries = []
+
+    async def conflicting(wanted: Append) -> Any:
+        tries.append(wanted)
+        raise VersionConflictError("moved on", at=run_stream(event.run_id))
+
+    under_test.log.append = conflicting  # type: ignore[method-assign]
+    with pytest.raises(VersionConflictError):
+        await Runs(under_test.log).cancel(event.run_id, "ana")
+    assert len(tries) == CONFLICT_RETRIES_MAX

@@ -8,22 +8,27 @@ from uuid import uuid4
 
 import pytest
 
-from domain.canonical import address_of
+from domain.canonical import address_of, canonical
 from domain.errors import (
     BlobMissingError,
     InfrastructureError,
     RunCancelledError,
     RunFailedError,
     UndecodableEventError,
+    VersionConflictError,
 )
 from domain.identity import lease_stream, run_stream
 from domain.instants import to_micros
 from domain.leases.messages import LeaseGranted
 from domain.runs.aggregate import ATTEMPTS_MAX, REQUEUE_DELAY_SECONDS, RunState
 from domain.runs.messages import RunCancellationRequested
+from services.batch_execution import FlowComputation
 from services.batch_parts import EVENT_NAMES, WorkerEvent
+from services.batch_run import CONFLICT_RETRIES_MAX
+from services.batch_worker import CLAIM_TRIES_MAX
 from services.ports import Append, NewEvent, StreamsRead, Vacant
 from services.runs import Runs
+from tests.support.fixture_market import flow, store_snapshot
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_queue import MemoryQueue
 from tests.support.worker_rig import STAGES, Rig
@@ -465,7 +470,102 @@ async def test_stopping_an_idle_worker_is_immediate(rig: Rig) -> None:
     await asyncio.wait_for(task, 20)
 
 
+@pytest.mark.parametrize("how", ["run", "run_once", "run_one"])
+async def test_a_cancelled_worker_hands_back_too(rig: Rig, how: str) -> None:
+    """Ctrl-C is an orderly stop: what runs is handed back before the cancellation goes on."""
+    (run_id,) = await rig.request()
+    rig.computation.size = 10**9
+    computing, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def compute(border: Any, tick: Any) -> None:
+        loop.call_soon_threadsafe(computing.set)
+        while True:
+            border("ops")
+
+    rig.computation.on_compute = compute
+    worker = rig.worker(grace_seconds=0.05)
+    work = {"run": lambda: worker.run(asyncio.Event()), "run_once": worker.run_once, "run_one": worker.run_one}[how]
+    task = asyncio.create_task(work())  # type: ignore[no-untyped-call, var-annotated]
+    await asyncio.wait_for(computing.wait(), 20)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 20)
+    assert (await rig.run(run_id)).state is RunState.QUEUED
+
+
 # ------------------------------------------------------------------------------------------------ limits
+
+
+async def test_a_log_that_stays_away_is_given_up_when_the_lease_has_run_out(rig: Rig, log: MemoryLog) -> None:
+    """The end is tried as long as the lease may live, then left to it; the worker goes on."""
+    (run_id,) = await rig.request()
+    append, tries = log.append, []
+
+    async def away(wanted: Append) -> Any:
+        if any(new.event.topic == "run.succeeded.v1" for new in wanted.events):
+            tries.append(1)
+            raise InfrastructureError("away")
+        return await append(wanted)
+
+    log.append = away  # type: ignore[method-assign]
+    assert await rig.worker(lease_ttl_seconds=0.3).run_once() == 1
+    assert len(tries) >= 3
+    assert rig.happenings.names(run_id)[-1] == "run.abandoned"
+    assert await topics(rig, run_id) == STARTED
+
+
+async def test_a_claim_whose_answer_is_lost_is_made_again_so_often(rig: Rig, log: MemoryLog) -> None:
+    """`CLAIM_TRIES_MAX` times the same append, then the run is let go."""
+    (run_id,) = await rig.request()
+    claims = []
+
+    async def away(wanted: Append) -> Any:
+        claims.append(wanted)
+        raise InfrastructureError("away")
+
+    log.append = away  # type: ignore[method-assign]
+    assert await rig.worker().run_once() == 0
+    assert claims == [claims[0]] * CLAIM_TRIES_MAX
+    assert rig.happenings.names(run_id) == ["run.abandoned"]
+
+
+async def test_an_end_that_keeps_being_overtaken_is_given_up(rig: Rig, log: MemoryLog) -> None:
+    """`CONFLICT_RETRIES_MAX` decisions, each on what was read anew; then it is left to the lease."""
+    (run_id,) = await rig.request()
+    append, tries = log.append, []
+
+    async def conflicting(wanted: Append) -> Any:
+        if any(new.event.topic == "run.succeeded.v1" for new in wanted.events):
+            tries.append(1)
+            raise VersionConflictError("moved on", at=run_stream(run_id))
+        return await append(wanted)
+
+    log.append = conflicting  # type: ignore[method-assign]
+    await rig.worker().run_once()
+    assert len(tries) == CONFLICT_RETRIES_MAX
+    assert rig.happenings.names(run_id)[-1] == "run.abandoned"
+
+
+async def test_a_listener_that_fails_ends_nothing(rig: Rig) -> None:
+    """What a worker tells is told, not asked."""
+    (run_id,) = await rig.request()
+
+    def fail(event: WorkerEvent) -> None:
+        raise ZeroDivisionError
+
+    rig.happenings.on = fail
+    assert await rig.worker().run_once() == 1
+    assert (await rig.run(run_id)).state is RunState.SUCCEEDED
+
+
+async def test_a_flow_that_this_version_does_not_know_fails_its_run(rig: Rig) -> None:
+    """An op that is gone since the flow was admitted: FAILED with `OP_UNKNOWN` and the place, at once."""
+    flow_address = rig.blobs.put(canonical(flow(nodes=[{"id": "ema", "op": "emma", "inputs": []}])))
+    (run_id,) = await rig.request(flow=flow_address, snapshot=store_snapshot(rig.blobs))
+    rig.computation = FlowComputation(rig.blobs, 10**6, 10**6)  # type: ignore[assignment]
+    await rig.worker().run_once()
+    (error,) = (await rig.run(run_id)).errors
+    assert (error.code, error.at) == ("OP_UNKNOWN", "$.nodes[0].op")
 
 
 async def test_big_runs_are_claimed_only_for_a_free_thread(rig: Rig) -> None:
