@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from domain.canonical import address
 from domain.errors import BlobCorruptError, BlobMissingError
 from services.cas import BLOB_BYTES_MAX, DirectoryBlobStore, sweep_temporary
@@ -49,7 +50,9 @@ def test_a_missing_blob_is_a_typed_error_with_its_address(store: BlobStore) -> N
     assert missing.value.at == ABSENT
 
 
-@pytest.mark.parametrize("name", ["", "sha256:", "sha256:../../etc/passwd", "sha256:" + "A" * 64, ABSENT + "\n", "md5:" + "0" * 64])
+@pytest.mark.parametrize(
+    "name", ["", "sha256:", "sha256:../../etc/passwd", "sha256:" + "A" * 64, ABSENT + "\n", "md5:" + "0" * 64]
+)
 def test_what_is_no_address_is_no_path(store: BlobStore, name: str) -> None:
     """Nothing outside the store can be named."""
     for ask in (store.get, store.has):

@@ -3,11 +3,12 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 import domain.admission.aggregate as admissions
 import domain.checkpoints.aggregate as checkpoints
 import domain.leases.aggregate as leases
 import domain.runs.aggregate as runs
-import pytest
 from domain.admission.messages import ClaimKey
 from domain.checkpoints.messages import CommitCheckpoint
 from domain.errors import (
@@ -111,7 +112,12 @@ def test_cancellation_is_honoured_at_whatever_border_comes_next(border: runs.Run
 def test_infrastructure_faults_requeue_with_growing_delay_up_to_the_limit() -> None:
     """The fifth counted failure ends the run FAILED with the last error; crashes count, hand-backs do not."""
     story = Story().tell(REQUEST)
-    reasons = [RequeueReason.INFRASTRUCTURE, RequeueReason.HANDED_BACK, RequeueReason.ORPHANED, RequeueReason.INFRASTRUCTURE]
+    reasons = [
+        RequeueReason.INFRASTRUCTURE,
+        RequeueReason.HANDED_BACK,
+        RequeueReason.ORPHANED,
+        RequeueReason.INFRASTRUCTURE,
+    ]
     for token, reason in enumerate([*reasons, RequeueReason.INFRASTRUCTURE, RequeueReason.INFRASTRUCTURE], start=1):
         story.tell(StartRun("w", token), RequeueRun(token=token, reason=reason, error=FAULT))
     delays = [event.delay_seconds for event in story.events if isinstance(event, runs.RunRequeued)]

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from domain.canonical import DEPTH_MAX, INTEGER_DIGITS_MAX, address, address_of, canonical, is_address, parse
 from domain.errors import CanonicalError
 

@@ -4,9 +4,10 @@ import importlib
 import pkgutil
 from pathlib import Path
 
-import domain
 import msgspec
 import pytest
+
+import domain
 from domain.canonical import canonical, parse
 from domain.errors import UndecodableEventError, UnknownTopicError
 from domain.events import Event, decode, encode, registered, topics, upcasts

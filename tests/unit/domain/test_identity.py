@@ -4,6 +4,7 @@ import hashlib
 from uuid import UUID
 
 import pytest
+
 from domain.errors import IdempotencyKeyInvalidError, NameInvalidError
 from domain.identity import (
     KEY_BYTES_MAX,

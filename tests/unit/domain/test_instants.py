@@ -3,10 +3,11 @@
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from domain.errors import InstantInvalidError
-from domain.instants import format_instant, from_micros, parse_instant, to_micros
 from hypothesis import given
 from hypothesis import strategies as st
+
+from domain.errors import InstantInvalidError
+from domain.instants import format_instant, from_micros, parse_instant, to_micros
 
 ZONES = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 INSTANTS = st.datetimes(datetime(2, 1, 1), datetime(9998, 12, 31), timezones=ZONES)
