@@ -21,8 +21,11 @@ from domain.documents import canonical_struct
 from domain.errors import UndecodableEventError, UnknownTopicError
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, forbid_unknown_fields=True):
-    """Base of all event payloads. Subclasses state their `topic` and are registered with `@registered`."""
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, forbid_unknown_fields=True, gc=False):
+    """Base of all event payloads. Subclasses state their `topic` and are registered with `@registered`.
+
+    `gc=False` here and below: frozen trees of values have no cycles, and readers of long logs hold many of them.
+    """
 
     topic: ClassVar[str]
 
@@ -34,7 +37,7 @@ _TYPES: dict[str, type[Event]] = {}
 _UPCASTERS: dict[str, tuple[str, Upcaster]] = {}
 
 
-class Metadata(msgspec.Struct, frozen=True, kw_only=True):
+class Metadata(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Why an event exists and who asked: kept beside each event, decided by nobody."""
 
     causation_id: UUID | None = None
@@ -45,7 +48,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     """On whose behalf."""
 
 
-class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+class Recorded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An event as the log holds it: the fact and its place.
 
     `position` counts the whole log from 1 without gaps; `version` counts the stream from 1; `recorded_at` is the database's

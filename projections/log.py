@@ -22,7 +22,7 @@ REASON_CHARACTERS_MAX: Final = 2000
 NO_METADATA: Final = Metadata()
 
 
-class StoredEvent(msgspec.Struct, frozen=True):
+class StoredEvent(msgspec.Struct, frozen=True, gc=False):
     """One row of the log, its document not yet decoded."""
 
     position: int

@@ -41,7 +41,7 @@ LEASE_TRANSITIONS: Final = TransitionTable[LeaseState](
 )
 
 
-class Lease(msgspec.Struct, frozen=True):
+class Lease(msgspec.Struct, frozen=True, gc=False):
     """State of a lease; `token` 0 means that it was never granted."""
 
     resource: str

@@ -93,7 +93,7 @@ RunCommand: TypeAlias = (
 )
 
 
-class Run(msgspec.Struct, frozen=True):
+class Run(msgspec.Struct, frozen=True, gc=False):
     """State of a run. `failures` counts what counts towards `ATTEMPTS_MAX`; `token` is the last executing owner's."""
 
     run_id: str

@@ -34,7 +34,7 @@ class RequeueReason(Enum):
         return self is not RequeueReason.HANDED_BACK
 
 
-class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What was asked for, as admitted: the typed body, with the flow replaced by its address.
 
     `snapshot` is the address of a snapshot's manifest; `as_of` the instant up to which its records were available;
@@ -51,7 +51,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     deadline_seconds: int
 
 
-class RunError(msgspec.Struct, frozen=True, kw_only=True):
+class RunError(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One thing that went wrong: code, sentence, place, and in which attempt."""
 
     code: str
@@ -60,7 +60,7 @@ class RunError(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 0
 
 
-class ResultRef(msgspec.Struct, frozen=True, kw_only=True):
+class ResultRef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where one output of a run is, and what it is.
 
     `artifact` addresses the FeatureBatch; `values_hash` is the address of the bare list of this output's values; `published_at`

@@ -35,7 +35,7 @@ def guard_change(event: Event) -> GuardChange | None:
     return None
 
 
-class GuardRow(msgspec.Struct, frozen=True, kw_only=True):
+class GuardRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A row as its table has it: what the append function makes of a lease's changes, said once more as a fold."""
 
     resource: str

@@ -17,7 +17,7 @@ from projections.folding import ReadModel
 NAME: Final = "leases"
 
 
-class LeaseRow(msgspec.Struct, frozen=True, kw_only=True):
+class LeaseRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A lease and its history in short. `granted_at` is of the present token, `changed_at` of the last event.
 
     `first_position` never changes, so that pages of leases are stable; `position` is the last event's.

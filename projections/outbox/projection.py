@@ -70,7 +70,7 @@ OutboxKey: TypeAlias = tuple[str, str]
 """kind and key"""
 
 
-class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
+class OutboxRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A row as its table has it: what the append function makes of an item's changes, said once more as a fold."""
 
     kind: str

@@ -20,7 +20,7 @@ PublicationKey: TypeAlias = tuple[str, str]
 """run_id and output name."""
 
 
-class PublicationRow(msgspec.Struct, frozen=True, kw_only=True):
+class PublicationRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A published result: `ResultRef` with the token of the owner that published it, when, and at which position."""
 
     run_id: str

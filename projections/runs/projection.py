@@ -43,7 +43,7 @@ RUN_EVENTS: Final = (
 )
 
 
-class PublishedResult(msgspec.Struct, frozen=True, kw_only=True):
+class PublishedResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A result as a reader of the run sees it: the reference, the token of the owner that published it, and when."""
 
     run_id: str
@@ -71,7 +71,7 @@ class PublishedResult(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class RunRow(msgspec.Struct, frozen=True, kw_only=True):
+class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A run, flat, as its table has it. Fields are those of `Run` and `RunSpec`."""
 
     run_id: str
@@ -103,7 +103,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     position: int
 
 
-class RunFold(msgspec.Struct, frozen=True):
+class RunFold(msgspec.Struct, frozen=True, gc=False):
     """What the fold carries along: the aggregate's own state, the results as readers see them, first and last position."""
 
     run: Run
