@@ -7,7 +7,7 @@ answer that is no success is raised as the problem document that it carries; not
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Self
 from urllib.parse import quote
 
@@ -126,9 +126,9 @@ class ApiClient:
         """The bytes stored under a content address."""
         return self._ask("GET", f"/v1/artifacts/{_part(name)}", accept="*/*").content
 
-    def log(self, after: int = 0) -> Iterator[dict[str, Any]]:
-        """All events of the log behind position `after`, to its end as it is now."""
-        return self._items("/v1/events", {"after": after}, None)
+    def log(self, after: int = 0, topics: Sequence[str] = (), limit: int | None = None) -> Iterator[dict[str, Any]]:
+        """Events of the log behind position `after`, of these topics (none: all), to its end as it is now."""
+        return self._items("/v1/events", {"after": after, "topic": list(topics)}, limit)
 
     def projections(self) -> list[dict[str, Any]]:
         """How far each projection has come."""

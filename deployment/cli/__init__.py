@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "run": Place(_HERE + "runs:run", "Submit runs, watch them, fetch their results."),
     "snapshot": Place(_HERE + "snapshots:snapshot", "Import market data, look at what was imported."),
     "artifact": Place(_HERE + "artifacts:artifact", "Fetch what is stored under a content address."),
+    "log": Place(_HERE + "log:log", "Read the log of all events, in order of position."),
     "projection": Place(_HERE + "projections:projection", "See how far the read models are, rebuild one."),
     "token": Place(_HERE + "tokens:token", "Make bearer tokens for the API."),
     "settings": Place(_HERE + "settings:settings", "Show every setting, its value and what it means."),
