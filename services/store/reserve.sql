@@ -3,9 +3,12 @@
 -- name: reserve
 -- Keys of up to %(limit)s items of a kind and some lanes that are pending, due, and not reserved, in queue order. A reservation is
 -- of an item as of its last change; a changed item is free again. One statement, and it waits for nobody: items that another is
--- reserving, or an append is changing, are passed over.
-WITH candidates AS (
-    SELECT c.* FROM unnest(%(lanes)s::text[]) AS l(lane)
+-- reserving, or an append is changing, are passed over. Its commit does not wait for the disk: a hint lost in a crash costs nothing.
+WITH hint AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true) AS synchronous_commit -- for this transaction
+), candidates AS (
+    SELECT c.* FROM hint
+    CROSS JOIN unnest(%(lanes)s::text[]) AS l(lane)
     CROSS JOIN LATERAL (
         SELECT o.kind, o.key, o.priority, o.enqueued_position, o.position
         FROM finaz.outbox AS o
@@ -18,6 +21,7 @@ WITH candidates AS (
         LIMIT %(limit)s
         FOR NO KEY UPDATE OF o SKIP LOCKED
     ) AS c
+    WHERE hint.synchronous_commit = 'off'
     ORDER BY c.priority DESC, c.enqueued_position
     LIMIT %(limit)s
 ), reserved AS (

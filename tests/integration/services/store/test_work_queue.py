@@ -95,6 +95,13 @@ def test_due_items_come_in_queue_order_and_only_once(log: Log, queue: OutboxQueu
     assert reserve(queue, "A", lanes=(LANE, "REPLAY")) == []
 
 
+def test_only_the_hint_itself_is_not_waited_for(log: Log, queue: OutboxQueue) -> None:
+    """A reservation's commit leaves the disk to its own time; what the connection does next is as durable as ever."""
+    put(log, 1, 1, requested(1))
+    assert reserve(queue) == [1]
+    assert log.pool.rows("SHOW synchronous_commit") == [("on",)]
+
+
 def test_a_released_an_ended_and_a_changed_item_are_free_again(log: Log, queue: OutboxQueue) -> None:
     """Three ways out of a reservation: given back by its owner, run out, and the item has changed since."""
     for number in (1, 2, 3):
