@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from domain.instants import to_micros
-from domain.market import ops
 from domain.market.chunks import Rows, read_chunk
 from domain.market.feature_batch import FORMAT
-from domain.market.pipeline import FlowPlan, execute_rows
+from domain.market.pipeline import FlowPlan, execute_rows, warm_up
 from domain.market.snapshot import ChunkRef, Manifest
 from domain.runs.messages import RunSpec
 from services.batch_parts import Border, Computed, Output, Prepared, Tick
@@ -36,7 +35,7 @@ class FlowComputation:
 
     async def warm_up(self) -> None:
         """Compile the kernels, or load them."""
-        await asyncio.to_thread(ops.warm_up)
+        await asyncio.to_thread(warm_up)
 
     async def rows(self, spec: RunSpec) -> int:
         """Records of the run's snapshot. Raises as `Catalogue.manifest`."""

@@ -1,40 +1,35 @@
 """Chunks of a snapshot: canonical JSON Lines, written from columns and read back into columns.
 
 What must stay true: `encode_columns` writes the bytes that `canonical` would write, line by line; `read_chunk` accepts what the
-strict reader of single records accepts and nothing else. The fast reader handles plain chunks (ours are); at the least sign of
-anything else the strict one reads the chunk again, line by line, and names the event and the column of what it refuses.
+strict reader of single records accepts and nothing else. The compiled reader takes plain chunks (ours are); whatever it does not
+take, the strict one reads line by line, and names the event and the column of what it refuses.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Annotated, Any, Final
+from typing import Final
 
-import msgspec
 import numpy as np
 
 from domain.canonical import canonical
+from domain.errors import NameInvalidError
+from domain.identity import NAME_BYTES_MAX
 from domain.market.compiled import Floats, Ints
 from domain.market.errors import RecordInvalidError, SnapshotInvalidError
-from domain.market.records import FIELDS, REVISION_MAX, MarketEvent, parse_event
+from domain.market.line_reader import read_lines
+from domain.market.records import FIELDS, MarketEvent, fast_checked_name, parse_event
 from domain.market.snapshot import ChunkRef, Manifest
 from domain.market.text_columns import (
-    OK,
     Texts,
     float_texts,
     instant_texts,
     integer_texts,
     join_rows,
     json_escaped,
-    parse_instants,
-    texts_of,
 )
 
 ENCODE_ROWS: Final = 8192
 """Rows encoded at a time: few enough to stay in the processor's cache."""
-
-READERS_MAX: Final = 64
-"""Sets of columns whose compiled readers are kept."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +46,7 @@ class EventColumns:
 
 @dataclass(frozen=True)
 class Rows:
-    """Events of one chunk as read. `ids` and `instruments` are strings; `value_rows` holds one object per event."""
+    """Events of one chunk as read, in its order. NaN in a value column is null."""
 
     ids: list[str]
     instruments: list[str]
@@ -130,49 +125,44 @@ def _check_order(rows: Rows, at: str) -> None:
 # ------------------------------------------------------------------------------------------------ the fast reader
 
 
-@lru_cache(maxsize=READERS_MAX)
-def _decoder(columns: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
-    revision = Annotated[int, msgspec.Meta(ge=0, le=REVISION_MAX)]
-    fields: list[tuple[str, Any]] = [(name, revision if name == "revision" else str) for name in FIELDS]
-    fields += [(f"c{index}", float | None) for index in range(len(columns))]
-    rename = {f"c{index}": column for index, column in enumerate(columns)}
-    line = msgspec.defstruct("Line", fields, rename=rename, forbid_unknown_fields=True, gc=False)
-    return msgspec.json.Decoder(line)
+class _Names(dict[str, str]):
+    """Names, each checked once and kept as one string."""
+
+    def __missing__(self, name: str) -> str:
+        self[name] = fast_checked_name(name, at="$")
+        return name
 
 
 def _read_fast(data: bytes, expected: int, columns: tuple[str, ...]) -> Rows | None:
     """The rows of a plain chunk, or None where anything in it calls for the strict reader."""
-    keys = expected * (len(FIELDS) + len(columns))
-    if data.count(b'":') - data.count(b'\\":') != keys or b"\\u" in data:
-        return None  # a key stands twice, or is missing, or something is escaped
-    if any("\\" in column or '"' in column for column in columns):
+    lines = read_lines(data, expected, columns)
+    if lines is None:
         return None
     try:
-        lines = _decoder(columns).decode_lines(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-    ids, instruments = [line.event_id for line in lines], [line.instrument for line in lines]
-    event_times, said = parse_instants(texts_of([line.event_time for line in lines]), strict=True)
-    available_at, said_too = parse_instants(texts_of([line.available_at for line in lines]), strict=True)
-    if np.any(said != OK) or np.any(said_too != OK) or not _plain(ids) or not _plain(set(instruments)):
+        ids, names = lines.texts["event_id"].strings(), _Names()
+        instruments = [names[name] for name in lines.texts["instrument"].strings()]
+        if not _plain(ids):
+            ids = [fast_checked_name(name, at="$") for name in ids]
+    except (UnicodeDecodeError, NameInvalidError):
         return None
     return Rows(
         ids=ids,
         instruments=instruments,
-        event_times=event_times,
-        available_at=available_at,
-        revisions=np.array([line.revision for line in lines], dtype=np.int64),
-        values={
-            column: np.array([getattr(line, f"c{index}") for line in lines], dtype=np.float64) + 0.0
-            for index, column in enumerate(columns)
-        },
+        event_times=lines.integers["event_time"],
+        available_at=lines.integers["available_at"],
+        revisions=lines.integers["revision"],
+        values={column: lines.values[column] for column in columns},
     )
 
 
-def _plain(names: Sequence[str] | set[str]) -> bool:
+def _plain(names: Sequence[str]) -> bool:
     joined = "".join(names)
-    sizes = [len(name) for name in names]
-    return joined.isascii() and joined.isprintable() and (not sizes or (min(sizes) > 0 and max(sizes) <= 255))
+    return (
+        joined.isascii()
+        and joined.isprintable()
+        and min(map(len, names)) > 0
+        and max(map(len, names)) <= NAME_BYTES_MAX
+    )
 
 
 # ------------------------------------------------------------------------------------------------ the strict reader

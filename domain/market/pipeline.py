@@ -15,7 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from domain.market.chunks import Rows, read_chunk
+from domain.market import ops
+from domain.market.chunks import EventColumns, Rows, encode_columns, read_chunk
 from domain.market.clock import Ticks
 from domain.market.compiled import Ints
 from domain.market.errors import ColumnUnknownError, InstrumentUnknownError, RunTooLargeError, SnapshotInvalidError
@@ -23,7 +24,8 @@ from domain.market.feature_batch import FeatureBatch, OutputSchema, make_feature
 from domain.market.flow import FlowSpec, flow_address
 from domain.market.lanes import Lane, LanePlan, lanes_of
 from domain.market.records import MarketEvent
-from domain.market.snapshot import Manifest
+from domain.market.snapshot import Manifest, build_snapshot
+from domain.market.text_columns import texts_of
 
 EVENTS_MAX: Final = 100_000_000
 """Events of its instruments that one batch run may hold."""
@@ -99,6 +101,16 @@ def execute_events(flow: FlowSpec, events: Iterable[MarketEvent]) -> FeatureBatc
         times = np.array([event.event_time for event in mine], dtype=np.int64)
         lanes.append(Lane(plan).fill(Ticks(times, [event.event_id for event in mine], columns)))
     return make_feature_batch(flow, lanes)
+
+
+def warm_up() -> None:
+    """Compile all kernels, or load them from the cache, so that the first run doesn't wait for it (seconds, without a cache)."""
+    ops.warm_up()
+    event = MarketEvent(event_id="e", instrument="i", event_time=0, available_at=0, revision=0, values={"x": 0.1})
+    manifest, (blob,) = build_snapshot([event], name="warm up")
+    rows = read_chunk(blob, manifest.chunks[0], manifest)
+    texts = texts_of(rows.ids)
+    encode_columns(EventColumns(texts, texts, rows.event_times, rows.available_at, rows.revisions, rows.values))
 
 
 class _Gathered:

@@ -20,8 +20,9 @@ from domain.identity import NAME_BYTES_MAX, checked_name
 from domain.market.compiled import Floats, Ints
 from domain.market.errors import ImportInvalidError, ValueUnreadableError
 from domain.market.fingerprints import unplain
+from domain.market.instant_reader import BAD, NAIVE, OK, TOO_FINE, parse_instants
 from domain.market.records import REVISION_MAX, to_value
-from domain.market.text_columns import BAD, EARLIEST, LATEST, NAIVE, OK, TOO_FINE, Texts, parse_instants
+from domain.market.text_columns import EARLIEST, LATEST, Texts
 from services.import_options import UNITS, ImportOptions
 
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\Z", re.ASCII)

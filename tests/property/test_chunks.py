@@ -14,19 +14,10 @@ from domain.errors import InstantInvalidError
 from domain.instants import format_instant, from_micros, parse_instant, to_micros
 from domain.market.chunks import EventColumns, encode_columns, read_chunk
 from domain.market.errors import RecordInvalidError, SnapshotInvalidError, ValueUnreadableError
+from domain.market.instant_reader import OK, TOO_FINE, parse_instants
 from domain.market.records import MarketEvent, encode_event, parse_event
 from domain.market.snapshot import ChunkRef, Manifest, build_snapshot, chunk_ref, encode_manifest, parse_manifest
-from domain.market.text_columns import (
-    EARLIEST,
-    LATEST,
-    OK,
-    TOO_FINE,
-    float_texts,
-    instant_texts,
-    integer_texts,
-    parse_instants,
-    texts_of,
-)
+from domain.market.text_columns import EARLIEST, LATEST, float_texts, instant_texts, integer_texts, texts_of
 from tests.support.market_strategies import ANY_VALUES, NAMES, events
 
 MICROS = st.integers(EARLIEST, LATEST) | st.sampled_from([EARLIEST, LATEST, 0, -1, 951_782_400_000_000])
