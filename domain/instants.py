@@ -11,6 +11,7 @@ from typing import Final
 from domain.errors import InstantInvalidError
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_WITHOUT_ZONE: Final = EPOCH.replace(tzinfo=None)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _RFC3339 = re.compile(r"(\d{4}-\d{2}-\d{2})[Tt](\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?([Zz]|[+-]\d{2}:\d{2})\Z", re.ASCII)
 
@@ -46,6 +47,12 @@ def format_instant(instant: datetime) -> str:
     if instant.tzinfo is not UTC:
         instant = instant.astimezone(UTC)
     text = instant.isoformat()[: -len("+00:00")]
+    return (text.rstrip("0") if "." in text else text) + "Z"
+
+
+def format_micros(micros: int) -> str:
+    """`format_instant(from_micros(micros))`, quicker."""
+    text = (_EPOCH_WITHOUT_ZONE + timedelta(microseconds=micros)).isoformat()
     return (text.rstrip("0") if "." in text else text) + "Z"
 
 

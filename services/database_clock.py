@@ -26,10 +26,12 @@ class DatabaseClock:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._offsets: tuple[float, ...] = ()
+        self._offset = _NEVER
 
     def observe(self, now: datetime) -> None:
         """The database said `now` a moment ago."""
         self._offsets = (*self._offsets[1 - OBSERVATIONS :], to_micros(now) / 1e6 - self._monotonic())
+        self._offset = max(self._offsets)
 
     def now(self) -> datetime:
         """What the database's clock shows now, or a little less."""
@@ -37,7 +39,7 @@ class DatabaseClock:
 
     def micros(self) -> int:
         """The same in microseconds since the epoch: cheaper to compare. Before the first observation: long ago."""
-        return int((max(self._offsets, default=_NEVER) + self._monotonic()) * 1e6) - 1
+        return int((self._offset + self._monotonic()) * 1e6) - 1
 
 
 _EARLIEST: Final = to_micros(datetime.min.replace(tzinfo=UTC))

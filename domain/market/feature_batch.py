@@ -16,7 +16,7 @@ import numpy as np
 
 from domain.canonical import address, canonical, parse
 from domain.errors import CanonicalError, NotFoundError
-from domain.instants import format_instant, from_micros, parse_instant, to_micros
+from domain.instants import format_micros, parse_instant, to_micros
 from domain.market.compiled import Floats
 from domain.market.errors import SnapshotInvalidError
 from domain.market.fields import Reader
@@ -166,7 +166,7 @@ def _encode_small(lane: LaneValues, end: bytes) -> bytes:
     rows = []
     for place, (event_id, time) in enumerate(zip(lane.event_ids, lane.event_times.tolist(), strict=True)):
         values = ",".join(f"{name}:{_float_text(column[place])}" for name, column in columns)
-        at = format_instant(from_micros(time))
+        at = format_micros(time)
         rows.append(f'{{"event_id":{encode_basestring(event_id)},"event_time":"{at}","values":{{{values}}}}}')
     rows.append("")
     return end.decode().join(rows).encode("utf-8")

@@ -133,17 +133,24 @@ class _Gathered:
     def ticks(self) -> Ticks:
         """One event per id: the revisions of an id stand next to each other, the highest last."""
         ids = self._ids
-        times = np.concatenate([np.zeros(0, dtype=np.int64), *self._times])
+        times = _joined(self._times, np.int64)
+        columns = {column: _joined(parts, np.float64) for column, parts in self._columns.items()}
+        if len(set(ids)) == len(ids):
+            return Ticks(times, ids, columns)
         keep = np.ones(len(ids), dtype=bool)
         keep[:-1] = [left != right for left, right in pairwise(ids)]
         keep[:-1] |= np.diff(times) != 0
-        kept = ids if keep.all() else [ids[place] for place in np.flatnonzero(keep).tolist()]
+        kept = [ids[place] for place in np.flatnonzero(keep).tolist()]
         if len(set(kept)) != len(kept):
             raise SnapshotInvalidError(
                 "an event_id has two times", at=self._plan.instrument, expected="one event_time per event_id"
             )
-        columns = {column: np.concatenate([np.zeros(0), *parts])[keep] for column, parts in self._columns.items()}
-        return Ticks(times[keep], kept, columns)
+        return Ticks(times[keep], kept, {column: values[keep] for column, values in columns.items()})
+
+
+def _joined(parts: Sequence[np.ndarray], kind: type) -> np.ndarray:
+    """The parts as one array; one part as it is."""
+    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype=kind), *parts])
 
 
 def _places(rows: Rows, instruments: Iterable[str], as_of: int) -> dict[str, Ints]:

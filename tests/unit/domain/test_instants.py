@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.errors import InstantInvalidError
-from domain.instants import format_instant, from_micros, parse_instant, to_micros
+from domain.instants import format_instant, format_micros, from_micros, parse_instant, to_micros
 
 ZONES = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 INSTANTS = st.datetimes(datetime(2, 1, 1), datetime(9998, 12, 31), timezones=ZONES)
@@ -21,6 +21,7 @@ def test_the_text_of_an_instant_gives_it_back(instant: datetime) -> None:
     assert text == format_instant(instant.astimezone(UTC))
     assert parse_instant(instant.isoformat()) == instant
     assert from_micros(to_micros(instant)) == instant
+    assert format_micros(to_micros(instant)) == text
 
 
 @pytest.mark.parametrize(
