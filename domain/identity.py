@@ -112,6 +112,8 @@ def _problem_of(name: str, bytes_max: int) -> str | None:
         return "has a lone surrogate"
     if size > bytes_max:
         return f"has {size} bytes"
+    if name.isascii() and name.isprintable():
+        return None
     if any(unicodedata.category(c) == "Cc" for c in name):
         return "has a control character"
     if not unicodedata.is_normalized("NFC", name):

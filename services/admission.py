@@ -17,7 +17,7 @@ from domain.admission.aggregate import Admission
 from domain.admission.aggregate import decide as decide_admission
 from domain.admission.aggregate import evolve as evolve_admission
 from domain.admission.messages import ClaimKey
-from domain.canonical import address, address_of, canonical
+from domain.canonical import address_of, canonical
 from domain.errors import ModeUnavailableError, VersionConflictError
 from domain.events import Event, Metadata
 from domain.identity import (
@@ -31,7 +31,7 @@ from domain.identity import (
 )
 from domain.instants import EPOCH
 from domain.market.errors import SnapshotInvalidError
-from domain.market.flow import FlowSpec, flow_body, instantiate, parse_flow
+from domain.market.flow import FlowSpec, flow_body, instantiate
 from domain.runs.aggregate import Run
 from domain.runs.aggregate import decide as decide_run
 from domain.runs.messages import Mode, RequestRun, RunSpec
@@ -39,8 +39,9 @@ from services import effects
 from services.blob_writer import store_all
 from services.catalogue import Catalogue, StoredFlow
 from services.event_ids import new_event_id
+from services.known_flows import known_flow
 from services.ports import Append, BlobStore, EventLog, NewEvent
-from services.requests import Flow, RunBody, SweepBody, body_value, placed
+from services.requests import Flow, RunBody, SweepBody, body_hash_of, body_value, placed
 
 RUNS_CREATE: Final = "runs.create"
 SWEEPS_CREATE: Final = "sweeps.create"
@@ -99,7 +100,7 @@ class Admissions:
         flow = await self._flow(body.flow, "$.flow")
         await self._check_snapshot(body.snapshot, [flow.spec])
         await self._store([flow])
-        body_hash = address_of(body_value(msgspec.structs.replace(body, flow=flow.body)))
+        body_hash = body_hash_of(msgspec.structs.replace(body, flow=flow.body))
         run_id = run_id_of(principal, RUNS_CREATE, key, body_hash)
         request = RequestRun(
             run_id=run_id, principal=principal, spec=_spec_of(body, flow.address, flow.spec.name), body_hash=body_hash
@@ -122,7 +123,7 @@ class Admissions:
         flows = await asyncio.to_thread(lambda: [_as_stored(spec) for spec in _members(body, specs)])
         await self._check_snapshot(body.snapshot, [flow.spec for flow in flows])
         await self._store(flows)
-        body_hash = address_of(body_value(msgspec.structs.replace(body, flows=tuple(t.body for t in templates))))
+        body_hash = body_hash_of(msgspec.structs.replace(body, flows=tuple(t.body for t in templates)))
         sweep_id = sweep_id_of(principal, SWEEPS_CREATE, key, body_hash)
         claims, requests = await asyncio.to_thread(_admitted, principal, sweep_id, body, flows)
         run_ids = tuple(request.run_id for request in requests)
@@ -148,11 +149,10 @@ class Admissions:
         with placed(at):
             if isinstance(flow, str):
                 return await self._catalogue.flow(flow)
-            name = address(canonical(flow))
-            if self._catalogue.knows_flow(name):
-                return await self._catalogue.flow(name)
-            spec = parse_flow(flow)
-            return StoredFlow(name, spec, flow)
+            known = known_flow(flow)
+            if self._catalogue.knows_flow(known.address):
+                return await self._catalogue.flow(known.address)
+            return StoredFlow(known.address, known.spec, known.body)
 
     async def _check_snapshot(self, snapshot: str, flows: Sequence[FlowSpec]) -> None:
         with placed("$.snapshot"):

@@ -12,12 +12,12 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from domain.canonical import is_address
+from domain.canonical import address, address_of, canonical, is_address
 from domain.errors import BodyInvalidError, FinazError
 from domain.identity import checked_name
 from domain.instants import format_instant, parse_instant
-from domain.market.flow import flow_body, parse_flow
 from domain.runs.messages import Mode
+from services.known_flows import known_flow
 
 SWEEP_RUNS_MAX: Final = 1000
 """Runs that one sweep may ask for: they are one append."""
@@ -108,6 +108,17 @@ def body_value(body: RunBody | SweepBody) -> dict[str, Any]:
     return value
 
 
+def body_hash_of(body: RunBody | SweepBody) -> str:
+    """The address of `body_value(body)`."""
+    if isinstance(body, SweepBody) or isinstance(body.flow, str):
+        return address_of(body_value(body))
+    before = canonical({"as_of": format_instant(body.as_of), "deadline_seconds": body.deadline_seconds})
+    after = canonical(
+        {"mode": body.mode.value, "priority": body.priority, "snapshot": body.snapshot, "tags": list(body.tags)}
+    )
+    return address(b"".join((before[:-1], b',"flow":', known_flow(body.flow).text, b",", after[1:])))
+
+
 def _typed(value: Any, body_type: type[B]) -> B:
     if isinstance(value, dict) and isinstance(value.get("as_of"), str):
         value = {**value, "as_of": parse_instant(value["as_of"], at="$.as_of")}
@@ -158,4 +169,4 @@ def placed(at: str) -> Iterator[None]:
 def canonical_flow(value: Any, at: str) -> dict[str, Any]:
     """A flow in canonical form. Raises as `parse_flow`, with places below `at`."""
     with placed(at):
-        return flow_body(parse_flow(value))
+        return known_flow(value).body
