@@ -102,6 +102,8 @@ class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
     failed_at: datetime | None = None
     building_generation: int | None = None
     building_position: int | None = None
+    pause_reason: str | None = None
+    paused_by: str | None = None
 
     @property
     def health(self) -> Health:

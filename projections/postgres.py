@@ -211,7 +211,7 @@ class LogSession:
         self._connection = connect(dsn, model.name)
         self._cursor = self._connection.cursor()
 
-    def read(self, after: int, up_to: int, limit: int) -> list[StoredEvent]:
+    def read(self, after: int, up_to: int, limit: int) -> Sequence[StoredEvent]:
         """See `projections.runner.Session`."""
         wanted = {"after": after, "up_to": up_to, "limit": limit, "categories": self._categories}
         with store_errors():

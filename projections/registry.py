@@ -55,3 +55,6 @@ PROJECTIONS: Final[Mapping[str, Projection]] = MappingProxyType(
     }
 )
 """Frozen names: `runs`, `publications`, `leases`, `discrepancies` (asynchronous); `outbox`, `lease_guard` (inline)."""
+
+PROCESS_MANAGERS: Final = frozenset({"orphan_recovery", "reconciler"})
+"""Frozen names of the process managers: their instances are folded like read models, so they stand beside them in the status."""

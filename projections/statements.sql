@@ -64,13 +64,13 @@ SET state = 'running', error_position = NULL, error_stream = NULL, error_topic =
 WHERE p.name = %(name)s AND p.role = %(role)s AND p.state = 'stopped'
 
 -- name: pause
-UPDATE finaz.projections AS p SET state = 'paused'
+UPDATE finaz.projections AS p SET state = 'paused', pause_reason = %(reason)s, paused_by = %(principal)s
 WHERE p.name = %(name)s AND p.role = 'active' AND p.state = 'running'
 
 -- name: resume
 UPDATE finaz.projections AS p
 SET state = 'running', error_position = NULL, error_stream = NULL, error_topic = NULL, error_code = NULL, error_reason = NULL,
-    error_at = NULL
+    error_at = NULL, pause_reason = NULL, paused_by = NULL
 WHERE p.name = %(name)s AND p.role = 'active'
 
 -- name: position
@@ -86,7 +86,7 @@ SELECT p.name, p.generation, p.state, p.position, mark.position AS high_water_ma
        extract(epoch FROM clock_timestamp() - oldest.recorded_at)::double precision AS lag_seconds,
        p.owner, p.heartbeat_at, extract(epoch FROM clock_timestamp() - p.heartbeat_at)::double precision AS heartbeat_age_seconds,
        p.moved_at, p.error_position, p.error_stream, p.error_topic, p.error_code, p.error_reason, p.error_at,
-       b.generation AS building_generation, b.position AS building_position
+       b.generation AS building_generation, b.position AS building_position, p.pause_reason, p.paused_by
 FROM finaz.projections AS p
 CROSS JOIN mark
 LEFT JOIN finaz.projections AS b ON b.name = p.name AND b.role = 'building'

@@ -13,7 +13,7 @@ from domain.errors import ProjectionStoppedError, ProjectionUnknownError, WaitTi
 from projections.log import Failure
 from projections.position import CopyState, ProjectionStatus
 from projections.reading import Query
-from projections.registry import PROJECTIONS, Projection
+from projections.registry import PROCESS_MANAGERS, PROJECTIONS, Projection
 from projections.statements import statements
 
 WAIT_SECONDS_MAX: Final = 60.0
@@ -80,13 +80,16 @@ class Projections:
             await asyncio.sleep(pause)
         raise await asyncio.to_thread(self._late, name, position, timeout_seconds)
 
-    def pause(self, name: str) -> None:
-        """Have the projection stay where it is. An inline one cannot: it is part of every append (`ProjectionUnknownError`)."""
-        self._query.rows(_SQL["pause"], {"name": _asynchronous(name).name})
+    def pause(self, name: str, reason: str = "", principal: str = "") -> None:
+        """Have a projection or a process manager stay where it is; `reason` and `principal` are shown until it goes on.
+
+        An inline projection cannot: it is part of every append (`ProjectionUnknownError`).
+        """
+        self._query.rows(_SQL["pause"], {"name": _asynchronous(name), "reason": reason, "principal": principal})
 
     def resume(self, name: str) -> None:
-        """Let a projection go on that was paused, or that stopped at an event and may try it again."""
-        self._query.rows(_SQL["resume"], {"name": _asynchronous(name).name})
+        """Let one go on that was paused, or that stopped at an event and may try it again."""
+        self._query.rows(_SQL["resume"], {"name": _asynchronous(name)})
 
     def _late(self, name: str, position: int, timeout_seconds: float) -> Exception:
         status = self.status(name)
@@ -114,11 +117,11 @@ def known(name: str) -> Projection:
         raise ProjectionUnknownError(f"there is no projection {name!r}", at=name, expected=expected) from None
 
 
-def _asynchronous(name: str) -> Projection:
-    projection = known(name)
-    if projection.inline:
+def _asynchronous(name: str) -> str:
+    """The name itself, if it is one of something that has a runner: a projection or a process manager."""
+    if name not in PROCESS_MANAGERS and known(name).inline:
         raise ProjectionUnknownError("it is written with the events and has no runner", at=name, expected="another one")
-    return projection
+    return name
 
 
 def _pauses(timeout_seconds: float) -> Iterator[float]:
@@ -136,8 +139,9 @@ def _status(row: tuple[Any, ...]) -> ProjectionStatus:
         :10
     ]
     (error_position, error_stream, error_topic, error_code, error_reason, error_at, building, building_position) = row[
-        10:
+        10:18
     ]
+    pause_reason, paused_by = row[18:]
     failure = None
     if error_position is not None:
         failure = Failure(error_position, error_stream, error_topic, error_code, error_reason)
@@ -158,6 +162,8 @@ def _status(row: tuple[Any, ...]) -> ProjectionStatus:
         failed_at=error_at,
         building_generation=building,
         building_position=building_position,
+        pause_reason=pause_reason,
+        paused_by=paused_by,
     )
 
 

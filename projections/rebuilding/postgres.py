@@ -10,7 +10,7 @@ crash leaves the old copy being served and a building one that the next rebuild 
 put right.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -18,10 +18,11 @@ import msgspec
 from psycopg import sql
 
 from domain.errors import OverloadedError, ProjectionStoppedError, RebuildRunningError, StoreUnavailableError
-from projections.folding import batch_of, fold
-from projections.log import Failure
+from projections.folding import ReadModel, batch_of, fold
+from projections.log import Failure, StoredEvent
 from projections.position import CopyRole
 from projections.postgres import InlineRows, LogSession, PostgresSession, RowStore, store_errors
+from projections.rebuilding.ahead import ReadAhead
 from projections.registry import Projection
 from projections.runner import run_once
 
@@ -60,6 +61,23 @@ def rebuild_blocking(
     return _Build(dsn, projection, projection.rows, owner, on_progress).run()
 
 
+class _BuildSession(PostgresSession[Any, Any]):
+    """A session on the copy that is being built, which reads ahead on a second connection."""
+
+    def __init__(self, dsn: str, model: ReadModel[Any, Any], rows: RowStore[Any, Any, Any], owner: str) -> None:
+        super().__init__(dsn, model, rows, owner, CopyRole.BUILDING)
+        self._ahead = _read_ahead(dsn, model)
+
+    def read(self, after: int, up_to: int, limit: int) -> Sequence[StoredEvent]:
+        """See `projections.runner.Session`."""
+        return self._ahead.read(after, up_to, limit)
+
+    def close(self) -> None:
+        """End both sessions."""
+        super().close()
+        self._ahead.close()
+
+
 class _Build:
     """The rebuild of an asynchronous projection."""
 
@@ -70,7 +88,7 @@ class _Build:
         self._rows = rows
         self._name = {"name": projection.name, "owner": owner}
         self._on_progress = on_progress
-        self._session = PostgresSession[Any, Any](dsn, projection.model, rows, owner, CopyRole.BUILDING)
+        self._session = _BuildSession(dsn, projection.model, rows, owner)
 
     def run(self) -> Rebuilt | None:
         session = self._session
@@ -144,6 +162,7 @@ class _Repair:
         self._rows = rows
         self._on_progress = on_progress
         self._session = LogSession(dsn, projection.model)
+        self._ahead = _read_ahead(dsn, projection.model)
 
     def run(self) -> Rebuilt | None:
         session = self._session
@@ -162,6 +181,7 @@ class _Repair:
                 if mark is None:
                     return None
         finally:
+            self._ahead.close()
             _let_go(session, self._model.name)
         raise OverloadedError("some rows changed faster than they could be compared", at=self._model.name)
 
@@ -170,7 +190,7 @@ class _Repair:
         session, model = self._session, self._model
         mark = session.high_water_mark()
         while position < mark:
-            stored = session.read(position, mark, REBUILD_EVENTS_MAX)
+            stored = self._ahead.read(position, mark, REBUILD_EVENTS_MAX)
             full = len(stored) == REBUILD_EVENTS_MAX
             batch = batch_of(model, stored, stored[-1].position if full else mark)
             with session.transaction() as cursor:
@@ -200,6 +220,11 @@ class _Repair:
     def _execute(self, kind: str, arguments: dict[str, Any] | None = None) -> int:
         with self._session.transaction() as cursor:
             return cursor.execute(self._rows.statement(kind), arguments).rowcount
+
+
+def _read_ahead(dsn: str, model: ReadModel[Any, Any]) -> ReadAhead:
+    session = LogSession(dsn, model)
+    return ReadAhead(session.read, session.close)
 
 
 def _claim(session: LogSession, name: str) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.events import Recorded, encode, topics
+from domain.events import Recorded, topics
 from domain.identity import lease_stream, run_stream
 from domain.leases.aggregate import Lease
 from domain.leases.aggregate import evolve as evolve_lease
@@ -25,24 +25,9 @@ from projections.outbox import projection as outbox
 from projections.publications import projection as publications
 from projections.runs import projection as runs
 from tests.support.histories import History, histories, played, random_moves, seeded_history
+from tests.support.stored_events import stored_event
 
 MODELS: tuple[ReadModel[Any, Any], ...] = (runs.MODEL, publications.MODEL, leases.MODEL, outbox.MODEL, guard.MODEL)
-
-
-def stored_event(recorded: Recorded) -> StoredEvent:
-    """The row that the log has for an event."""
-    return StoredEvent(
-        recorded.position,
-        recorded.stream,
-        recorded.version,
-        recorded.event_id,
-        recorded.recorded_at,
-        recorded.event.topic,
-        encode(recorded.event).decode(),
-        recorded.metadata.causation_id,
-        recorded.metadata.correlation_id,
-        recorded.metadata.principal,
-    )
 
 
 def of_categories(model: ReadModel[Any, Any], events: Sequence[Recorded]) -> list[Recorded]:
