@@ -187,6 +187,12 @@ class NotFoundError(FinazError):
     status = 404
 
 
+class AlertNotFoundError(NotFoundError):
+    """There is no open alert of this kind about this subject."""
+
+    code = "ALERT_NOT_FOUND"
+
+
 class RunNotFoundError(NotFoundError):
     """There is no run of this id, or it belongs to another principal."""
 

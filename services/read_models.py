@@ -36,6 +36,8 @@ class ProjectionView(msgspec.Struct, frozen=True, kw_only=True):
     lag_seconds: float
     heartbeat_at: datetime | None
     error: str | None
+    pause_reason: str | None
+    paused_by: str | None
 
     @property
     def alive(self) -> bool:
@@ -102,4 +104,6 @@ def view_of_status(status: ProjectionStatus) -> ProjectionView:
         lag_seconds=status.lag_seconds,
         heartbeat_at=status.heartbeat_at,
         error=None if failure is None else f"{failure.code} at position {failure.position}: {failure.reason}",
+        pause_reason=status.pause_reason,
+        paused_by=status.paused_by,
     )

@@ -4,6 +4,9 @@
 -- fold of the events and can be made again (position 0, both of its tables' pending rows emptied). Commands that were issued stay:
 -- they are how a replay knows what not to issue again.
 
+-- Why an operator paused a projection or a process manager, and who.
+ALTER TABLE finaz.projections ADD COLUMN pause_reason text, ADD COLUMN paused_by text COLLATE "C";
+
 CREATE TABLE finaz.manager_instances (
     manager text COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,

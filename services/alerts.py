@@ -1,0 +1,89 @@
+"""What asks for an operator: alerts of the reconciler, dead letters and pauses of process managers, and what to do about each.
+
+What must stay true: an alert is resolved by an event that carries the operator's name and note, decided on the discrepancy's own
+stream; a dead letter is revived or discarded once. A crash leaves each done or not done.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+from domain.discrepancies.aggregate import Discrepancy, DiscrepancyState, decide, evolve
+from domain.discrepancies.messages import DiscrepancyKind, ResolveAlert
+from domain.errors import AlertNotFoundError, BodyInvalidError
+from domain.events import Metadata
+from domain.identity import discrepancy_stream
+from projections.discrepancies.postgres import DiscrepanciesReader
+from projections.discrepancies.projection import DiscrepancyRow
+from projections.reading import Page
+from projections.status import Projections
+from services import effects
+from services.adapters.manager_store import DeadLetter, ManagerOperations
+from services.ports import Append, EventLog, NewEvent
+
+REASON_CHARACTERS_MAX: Final = 2000
+"""Characters of the reason for which something is paused or discarded."""
+
+
+class Alerts:
+    """The use cases. `principal` is the operator who asks."""
+
+    def __init__(
+        self, log: EventLog, reader: DiscrepanciesReader, managers: ManagerOperations, projections: Projections
+    ) -> None:
+        self._log = log
+        self._reader = reader
+        self._managers = managers
+        self._projections = projections
+
+    async def list(self, state: str | None, cursor: str | None, limit: int) -> Page[DiscrepancyRow]:
+        """Discrepancies, newest first; those in state `ALERTED` are what an operator is asked about."""
+        return await asyncio.to_thread(self._reader.list, state, cursor, limit)
+
+    async def resolve(self, kind: str, subject: str, principal: str, note: str) -> int:
+        """An operator's word that an alert was dealt with; the event's position. Raises `AlertNotFoundError`."""
+        stream = discrepancy_stream(kind, subject)
+        events = (await self._log.read_streams([stream])).streams[stream]
+        discrepancy = Discrepancy()
+        for recorded in events:
+            discrepancy = evolve(discrepancy, recorded.event)
+        if kind not in DiscrepancyKind.__members__ or discrepancy.state is not DiscrepancyState.ALERTED:
+            raise AlertNotFoundError(
+                "there is no such alert", at=f"{kind}/{subject}"[:300], expected="one that is open"
+            )
+        (event,) = decide(discrepancy, ResolveAlert(principal=principal, note=note))
+        append = Append(
+            events=(NewEvent(stream, len(events) + 1, event, uuid4()),),
+            metadata=Metadata(causation_id=events[-1].event_id, correlation_id=subject, principal=principal),
+        )
+        return (await effects.append(self._log, append)).position
+
+    async def dead_letters(self, manager: str | None) -> Sequence[DeadLetter]:
+        """What failed for good, oldest first."""
+        return await asyncio.to_thread(self._managers.dead_letters, manager)
+
+    async def revive(self, manager: str, command_id: UUID, principal: str) -> None:
+        """Have a dead letter tried again. Raises `NotFoundError`."""
+        await asyncio.to_thread(self._managers.revive, manager, command_id, principal)
+
+    async def discard(self, manager: str, command_id: UUID, principal: str, reason: str) -> None:
+        """Have done with a dead letter. Raises `NotFoundError`."""
+        await asyncio.to_thread(self._managers.discard, manager, command_id, principal, checked_reason(reason))
+
+    async def pause(self, name: str, principal: str, reason: str) -> None:
+        """Have a projection or process manager stay where it is. Raises `ProjectionUnknownError`."""
+        await asyncio.to_thread(self._projections.pause, name, checked_reason(reason), principal)
+
+    async def resume(self, name: str) -> None:
+        """Let it go on, also one that stopped at an event. Raises `ProjectionUnknownError`."""
+        await asyncio.to_thread(self._projections.resume, name)
+
+
+def checked_reason(reason: Any) -> str:
+    """The reason itself, if it is one: 1 to `REASON_CHARACTERS_MAX` characters. Else `BodyInvalidError`."""
+    if not isinstance(reason, str) or not reason.strip() or len(reason) > REASON_CHARACTERS_MAX:
+        raise BodyInvalidError(
+            "a reason is needed", at="$.reason", expected=f"text of 1 to {REASON_CHARACTERS_MAX} characters"
+        )
+    return reason
