@@ -112,7 +112,7 @@ def parse_feature_batch(data: bytes) -> FeatureBatch:
     """Read an artifact. `SnapshotInvalidError` with the place if it is no FeatureBatch."""
     try:
         return _read(parse(data))
-    except (CanonicalError, KeyError, TypeError, ValueError) as error:
+    except (CanonicalError, KeyError, TypeError, ValueError, StopIteration) as error:
         raise SnapshotInvalidError(f"no FeatureBatch: {error}", at="$", expected=FORMAT) from None
 
 

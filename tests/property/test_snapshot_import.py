@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from domain.instants import format_instant, from_micros
 from domain.market.records import MarketEvent, encode_event
 from domain.market.snapshot import build_snapshot, encode_manifest
-from services.adapters import spill
+from services.adapters import spill, tabular
 from services.import_options import ImportOptions
 from services.snapshot_import import import_snapshot
 from tests.support.market_strategies import ANY_VALUES, NAMES, events
@@ -88,11 +88,13 @@ def test_every_format_in_any_order_gives_the_snapshot_made_directly(data: st.Dat
     manifest, chunks = build_snapshot(made, name="s", attribution="nobody")
     shuffled = data.draw(st.permutations(made))
     run_bytes = data.draw(st.sampled_from([1, 500, spill.RUN_BYTES]))
+    block_bytes = data.draw(st.sampled_from([2000, tabular.BLOCK_BYTES]))
     for name, write in FORMATS.items():
         blobs = MemoryBlobs()
         with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
             limits = {"run_bytes": run_bytes, "merge_bytes": 2000, "merge_runs_max": 3}
             patch.setattr(spill.SortedSpill.__init__, "__kwdefaults__", limits)
+            patch.setattr(tabular, "BLOCK_BYTES", block_bytes)
             path = Path(folder) / name
             path.write_bytes(write(shuffled))
             options = ImportOptions(name="s", attribution="nobody")

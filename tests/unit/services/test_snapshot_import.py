@@ -11,14 +11,20 @@ import pyarrow.parquet as parquet
 import pytest
 
 from deployment.fixture_files import fixture_path
-from domain.errors import FinazError, NameInvalidError
+from domain.errors import BlobCorruptError, BlobMissingError, FinazError, NameInvalidError
 from domain.market.errors import ImportInvalidError, SnapshotInvalidError
+from domain.market.flow import parse_flow
+from domain.market.pipeline import execute
 from domain.market.snapshot import Manifest, parse_manifest
 from services.adapters import sorted_events, spill, tabular
 from services.adapters.sorted_events import chunk_rows
+from services.cas import DirectoryBlobStore
 from services.import_options import ImportOptions, ImportProgress
 from services.snapshot_import import import_snapshot
+from tests.support.market_strategies import flow
 from tests.support.memory_blobs import MemoryBlobs
+
+LATER = 2**60
 
 
 class Importer:
@@ -433,6 +439,24 @@ def test_a_store_that_fails_leaves_no_temporary_file(importer: Importer) -> None
     with pytest.raises(FullError):
         import_snapshot(path, FullStore(), ImportOptions(name="s"), temporary=importer.temporary)
     assert list(importer.temporary.iterdir()) == []
+
+
+def test_a_chunk_that_is_lost_or_damaged_is_refused(importer: Importer) -> None:
+    """A run over it ends with a typed error naming the address; nothing is computed again in silence."""
+    store = DirectoryBlobStore(importer.folder / "store")
+    path = importer.folder / "a.csv"
+    path.write_text(GOOD)
+    manifest = parse_manifest(store.get(import_snapshot(path, store, ImportOptions(name="s"))))
+    (chunk,) = manifest.chunks
+    (file,) = (found for found in importer.folder.rglob(chunk.address.removeprefix("sha256:")) if found.is_file())
+    spec = parse_flow(flow())
+    execute(spec, manifest, map(store.get, [chunk.address]), LATER)
+    file.write_bytes(file.read_bytes().replace(b"1.5", b"1.6"))
+    with pytest.raises(BlobCorruptError, match=chunk.address):
+        execute(spec, manifest, map(store.get, [chunk.address]), LATER)
+    file.unlink()
+    with pytest.raises(BlobMissingError, match=chunk.address):
+        execute(spec, manifest, map(store.get, [chunk.address]), LATER)
 
 
 def test_wide_events_give_smaller_chunks(importer: Importer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The batch pipeline: the golden, as-of selection, borders, what is refused, and the artifact."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -74,6 +75,27 @@ def test_the_fixture_snapshot_is_what_the_specification_says() -> None:
             assert made.values == {"close": float(close(n))}
 
 
+def test_addresses_of_the_fixture_never_change(golden: Callable[[str, object], None]) -> None:
+    """The flow, the snapshot and the artifact: another address would make yesterday's runs other runs."""
+    manifest_bytes = fixture("snapshots/fixture.snapshot.01.manifest.json")
+    spec = parse_flow(parse(fixture("flows/01_A_feature.json")))
+    batch = execute(spec, parse_manifest(manifest_bytes), [fixture("snapshots/fixture.snapshot.01.jsonl")], LATER)
+    found = {"flow": flow_address(spec), "snapshot": address(manifest_bytes), "artifact": address(batch.encode())}
+    golden("fixture_addresses.json", found)
+
+
+def test_a_node_behind_another_sees_its_nulls_as_gaps() -> None:
+    """Returns begin with a null, so a mean behind them begins one tick later; a gap starts both over."""
+    body = flow("returns", length=1)
+    body["nodes"].append({"id": "mean", "op": "sma", "inputs": [{"node": "n0"}], "parameters": {"length": 2}})
+    body["outputs"] = [{"name": "mean", "node": "mean"}, {"name": "change", "node": "n0"}]
+    closes = [1.0, 2.0, 4.0, None, 1.0, 3.0, 3.0]
+    manifest, chunks = build_snapshot([event(n, close) for n, close in enumerate(closes)], name="s")
+    batch = execute(parse_flow(body), manifest, chunks, LATER)
+    assert batch.values("change") == [None, 1.0, 1.0, None, None, 2.0, 0.0]
+    assert batch.values("mean") == [None, None, 1.0, None, None, None, 1.0]
+
+
 @pytest.mark.parametrize("name", ["01_A_feature", "ema_adjusted_close"])
 def test_stored_flows_are_valid_and_carry_their_name(name: str) -> None:
     """A flow file is called as its flow is."""
@@ -135,8 +157,14 @@ def test_the_artifact_is_canonical_and_reads_back() -> None:
         batch.values("nothing")
 
 
+NO_VALUES = (
+    b'{"flow":"","schema":{"format":"FEATURE_BATCH_V1","outputs":[{"instrument":"A","name":"x","type":"float64"}]},'
+    b'"ticks":[{"event_id":"e","event_time":"2026-01-05T09:00:00Z","values":{}}]}'
+)
+
+
 @pytest.mark.parametrize(
-    "data", [b"{}", b"[]", b"x", b'{"flow":"","schema":{"format":"OTHER","outputs":[]},"ticks":[]}']
+    "data", [b"{}", b"[]", b"x", NO_VALUES, b'{"flow":"","schema":{"format":"OTHER","outputs":[]},"ticks":[]}']
 )
 def test_what_is_no_artifact_is_refused(data: bytes) -> None:
     """Typed, whatever the bytes."""
