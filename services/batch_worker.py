@@ -165,20 +165,21 @@ class BatchWorker:
                 if not self._tasks:
                     self._emit("worker.idle")
                 await self._rest(self._settings.poll_seconds)
-            else:
+            elif not self._more:  # else there is a backlog: the next candidates are read while these are being claimed
                 await self._claims()
-                if not self._more:
-                    await self._rest(self._settings.poll_seconds)
+                await self._rest(self._settings.poll_seconds)
 
     async def _claims(self) -> None:
         """Wait until what was taken is claimed: whatever comes due meanwhile is one round, and its claims one group."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._claimed_all.wait(), self._settings.poll_seconds)
+            async with asyncio.timeout(self._settings.poll_seconds):
+                await self._claimed_all.wait()
 
     async def _rest(self, seconds: float, only: asyncio.Event | None = None) -> None:
         """Wait for a wake-up (or for `only`), at most so long."""
         with suppress(TimeoutError):
-            await asyncio.wait_for((only or self._wake).wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await (only or self._wake).wait()
 
     async def _when_stopped(self, stop: asyncio.Event) -> None:
         await stop.wait()
