@@ -85,7 +85,7 @@ def test_takeovers_race_and_no_overtaken_owner_writes(database: str) -> None:
         while not stop.is_set():
             read = log.read_streams_blocking([f"lease/{RESOURCE}", "run/x"]).streams
             token = len(read[f"lease/{RESOURCE}"])
-            claim = new(f"lease/{RESOURCE}", token + 1, granted(token + 1, owner, ttl_seconds=0.004))
+            claim = new(f"lease/{RESOURCE}", token + 1, granted(token + 1, owner, ttl_seconds=0.01))
             try:
                 log.append_blocking(Append(events=(claim,), guard=Vacant(RESOURCE, token)))
                 version = len(log.read_streams_blocking(["run/x"]).streams["run/x"])
@@ -100,7 +100,7 @@ def test_takeovers_race_and_no_overtaken_owner_writes(database: str) -> None:
 
     with ThreadPoolExecutor(owners) as executor, opened(database) as one, opened(database) as other:
         running = [executor.submit(own, (one, other)[n % 2], f"owner-{n}") for n in range(owners)]
-        while one.high_water_mark() < 400:
+        while one.high_water_mark() < 200:
             threading.Event().wait(0.01)
         stop.set()
         for each in running:
