@@ -4,6 +4,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -244,11 +245,11 @@ async def test_a_late_wake_publishes_nothing(floor: Floor, tmp_path: Path) -> No
     rig = Rig(floor.log, OutboxQueue(floor.log.pool), tmp_path / "cas")
     (run_id,) = await rig.request()
     rig.computation.size = 10**9
-    loop, taken_over, computing = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+    loop, taken_over, computing = asyncio.get_running_loop(), threading.Event(), asyncio.Event()
 
     def compute(border: Any, tick: Any) -> None:
         loop.call_soon_threadsafe(computing.set)
-        asyncio.run_coroutine_threadsafe(taken_over.wait(), loop).result()
+        taken_over.wait(60)
 
     rig.computation.on_compute = compute
     late = asyncio.create_task(rig.worker("A", lease_ttl_seconds=0.3, border_read_seconds=60.0).run_once())

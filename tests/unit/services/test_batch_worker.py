@@ -343,12 +343,12 @@ async def test_a_lost_lease_ends_the_work(rig: Rig, log: MemoryLog) -> None:
     """A heartbeat that is refused stops the attempt at its next tick; it appends nothing more."""
     (run_id,) = await rig.request()
     rig.computation.size = 10**9
-    waiting, go_on = asyncio.Event(), asyncio.Event()
+    waiting, go_on = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
     def compute(border: Any, tick: Any) -> None:
         loop.call_soon_threadsafe(waiting.set)
-        asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
+        go_on.wait(20)
 
     rig.computation.on_compute = compute
     worker = rig.worker(lease_ttl_seconds=30.0)
@@ -448,11 +448,11 @@ async def test_stopping_hands_back_what_reaches_no_border(rig: Rig) -> None:
     (run_id,) = await rig.request()
     rig.computation.size = 10**9
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    never = asyncio.Event()
+    never = threading.Event()
 
     def compute(border: Any, tick: Any) -> None:
         loop.call_soon_threadsafe(stop.set)
-        asyncio.run_coroutine_threadsafe(never.wait(), loop).result()
+        never.wait(60)
 
     rig.computation.on_compute = compute
     await asyncio.wait_for(rig.worker(grace_seconds=0.05, hand_back_seconds=0.05).run(stop), 20)
