@@ -137,7 +137,7 @@ async def _ours(log: Log, in_flight: int, seconds: float) -> float:
         run_id, version = run_ids[index], 0
         stream, fence = run_stream(run_id), Fence(run_id, "bench", 1)
         metadata = Metadata(correlation_id=run_id, principal="bench")
-        while time.perf_counter() < deadline:
+        while not version or time.perf_counter() < deadline:
             version += 1
             event = RunCancellationRequested(run_id=run_id, principal="bench")
             await log.append(
@@ -190,7 +190,7 @@ def _stock(recorder: PostgresApplicationRecorder, deadline: float) -> int:
     run_id = f"run_{uuid4().hex}{0:032x}"
     stream, version = run_stream(run_id), 0
     state = encode(RunCancellationRequested(run_id=run_id, principal="bench"))
-    while time.perf_counter() < deadline:
+    while not version or time.perf_counter() < deadline:
         version += 1
         recorder.insert_events([StoredEvent(stream, version, RunCancellationRequested.topic, state)])
     return version
