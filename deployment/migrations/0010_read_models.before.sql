@@ -64,6 +64,7 @@ CREATE TABLE finaz.runs_generations (
 CREATE INDEX runs_requested_position_idx ON finaz.runs_generations (requested_position);
 CREATE INDEX runs_principal_idx ON finaz.runs_generations (principal, requested_position);
 CREATE INDEX runs_state_idx ON finaz.runs_generations (state, requested_position);
+CREATE INDEX runs_mode_idx ON finaz.runs_generations (mode, requested_position);
 CREATE INDEX runs_sweep_id_idx ON finaz.runs_generations (sweep_id, requested_position) WHERE sweep_id IS NOT NULL;
 CREATE INDEX runs_tags_idx ON finaz.runs_generations USING gin (tags);
 CREATE INDEX runs_requested_at_idx ON finaz.runs_generations (requested_at);
