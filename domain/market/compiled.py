@@ -14,13 +14,16 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, TypeVar, cast
 
 import numpy as np
-from numba import njit
+from numba import njit, uint64
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+slot: Final = uint64
+"""Marks an index as not negative: the compiled access then needs no test for counting from the end."""
 
 _OPTIONS: Final[dict[str, Any]] = {
     "nogil": True,

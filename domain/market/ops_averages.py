@@ -14,7 +14,7 @@ What must stay true: a state is finite. A gap, or any result or accumulator that
 the scalars go to zero, and slots of the ring not written since are dead: what they hold reaches no result and no checkpoint.
 """
 
-from domain.market.compiled import Floats, compiled, compiled_step
+from domain.market.compiled import Floats, compiled, compiled_step, slot
 
 NULL = float("nan")
 
@@ -62,8 +62,8 @@ def turn_sums(ring: Floats, start: int, n: int) -> float:
     """Make each of the `n` slots from `start` the sum from there to the block's end; returns the sum of all."""
     tail = 0.0
     for j in range(start + n - 1, start - 1, -1):
-        tail = tail + ring[j]
-        ring[j] = tail
+        tail = tail + ring[slot(j)]
+        ring[slot(j)] = tail
     return tail
 
 
@@ -74,8 +74,8 @@ def sma_step(
     """(seen up to n, place in the block, sum of the new block). The mean of the last `n` values."""
     seen, place, running = scalars
     running = running + x
-    total = ring[place + 1] + running
-    ring[place] = x
+    total = ring[slot(place + 1)] + running
+    ring[slot(place)] = x
     place = place + 1
     if seen < n:
         seen = seen + 1
@@ -112,9 +112,9 @@ def turn_weighted(ring: Floats, n: int) -> float:
     """Make each slot the weighted sum from there to the block's end, with weights 1, 2, … from there on."""
     plain, tail = 0.0, 0.0
     for j in range(n - 1, -1, -1):
-        plain = plain + ring[j]
+        plain = plain + ring[slot(j)]
         tail = tail + plain
-        ring[j] = tail
+        ring[slot(j)] = tail
     return tail
 
 
@@ -127,8 +127,8 @@ def wma_step(
     plain = plain + x
     place = place + 1
     weighted = weighted + place * x
-    total = ring[place] + ((n - place) * plain + weighted)
-    ring[place - 1] = x
+    total = ring[slot(place)] + ((n - place) * plain + weighted)
+    ring[slot(place - 1)] = x
     if seen < n:
         seen = seen + 1
         if weighted - weighted != 0.0 or plain - plain != 0.0:
@@ -171,10 +171,10 @@ def vwap_step(
     worth = price * volume
     money = money + worth
     amount = amount + volume
-    all_money = ring[place + 1] + money
-    all_amount = ring[n + place + 2] + amount
-    ring[place] = worth
-    ring[n + 1 + place] = volume
+    all_money = ring[slot(place + 1)] + money
+    all_amount = ring[slot(n + place + 2)] + amount
+    ring[slot(place)] = worth
+    ring[slot(n + 1 + place)] = volume
     place = place + 1
     if seen < n:
         seen = seen + 1

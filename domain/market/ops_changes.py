@@ -6,7 +6,7 @@ windows by blocks and tails, a finite state always.
 
 import math
 
-from domain.market.compiled import Floats, compiled, compiled_step
+from domain.market.compiled import Floats, compiled, compiled_step, slot
 from domain.market.ops_averages import NULL
 
 # ---------------------------------------------------------------------------------------------------------------- returns
@@ -16,8 +16,8 @@ from domain.market.ops_averages import NULL
 def returns_step(scalars: tuple[int, int], ring: Floats, n: int, p: float, x: float) -> tuple[tuple[int, int], float]:
     """(seen up to n, place). Against the value `n` ticks ago: (x - old)/old, or log(x/old) where `p` is 1."""
     seen, place = scalars
-    old = ring[place]
-    ring[place] = x
+    old = ring[slot(place)]
+    ring[slot(place)] = x
     place = place + 1
     if place == n:
         place = 0
@@ -96,11 +96,14 @@ def atr_step(
     """(bars seen up to n+1, previous close, average range). True range against the previous close; the first `n` give their
     simple mean, then p*range + (1-p)*average with `p` = 1/n (Wilder)."""
     seen, previous, average = scalars
-    if (high - high) + (low - low) + (close - close) != 0.0:
-        return (0, 0.0, 0.0), NULL
     if seen == 0:
+        if (high - high) + (low - low) + (close - close) != 0.0:
+            return (0, 0.0, 0.0), NULL
         return (1, close, 0.0), NULL
-    spread = max(high - low, abs(high - previous), abs(low - previous))
+    spread = high - low  # NaN if either is missing, and stays so: comparisons with NaN are false
+    up, down = abs(high - previous), abs(low - previous)
+    spread = up if up > spread else spread
+    spread = down if down > spread else spread
     if seen > n:
         average = p * spread + (1.0 - p) * average
     else:
@@ -108,7 +111,7 @@ def atr_step(
         average = average + spread
         if seen > n:
             average = average / n
-    if average - average != 0.0:
+    if (average - average) + (close - close) != 0.0:
         return (0, 0.0, 0.0), NULL
     if seen <= n:
         return (seen, close, average), NULL
@@ -135,11 +138,11 @@ def turn_spreads(ring: Floats, n: int) -> float:
     """Make each slot of the two blocks the mean, and the sum of squares about it, from there to the block's end (Welford)."""
     mean, squares = 0.0, 0.0
     for j in range(n - 1, -1, -1):
-        delta = ring[j] - mean
+        delta = ring[slot(j)] - mean
         mean = mean + delta / (n - j)
-        squares = squares + delta * (ring[j] - mean)
-        ring[j] = mean
-        ring[n + 1 + j] = squares
+        squares = squares + delta * (ring[slot(j)] - mean)
+        ring[slot(j)] = mean
+        ring[slot(n + 1 + j)] = squares
     return squares
 
 
@@ -164,12 +167,12 @@ def zscore_step(scalars: Spread, ring: Floats, n: int, p: float, x: float) -> tu
     squares = squares + delta * (d - mean)
     all_mean, all_squares = mean, squares
     if seen >= n:
-        delta = mean - ring[place]
-        all_mean = ring[place] + delta * (place / n)
-        all_squares = (ring[n + 1 + place] + squares) + delta * delta * ((n - place) * (place / n))
+        delta = mean - ring[slot(place)]
+        all_mean = ring[slot(place)] + delta * (place / n)
+        all_squares = (ring[slot(n + 1 + place)] + squares) + delta * delta * ((n - place) * (place / n))
     else:
         seen = seen + 1
-    ring[place - 1] = d
+    ring[slot(place - 1)] = d
     if all_squares - all_squares != 0.0 or squares - squares != 0.0 or all_mean - all_mean != 0.0:
         return (0, 0, 0, 0.0, 0.0, 0.0, 0.0), NULL
     if place == n:
