@@ -21,6 +21,12 @@ class SnapshotInvalidError(RunFailedError):
     code = "SNAPSHOT_INVALID"
 
 
+class ScheduleInvalidError(RunFailedError):
+    """A fault schedule names an event that isn't there, contradicts itself, or lacks the form that its version demands."""
+
+    code = "SCHEDULE_INVALID"
+
+
 class ColumnUnknownError(RunFailedError):
     """A flow asks for a column that the snapshot does not have."""
 
