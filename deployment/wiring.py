@@ -80,9 +80,12 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
     from api.parts import ApiParts
     from api.tail import LogTail
     from deployment.migrate import pending
+    from projections.discrepancies.postgres import DiscrepanciesReader
     from projections.runs.postgres import RunsReader
     from projections.status import Projections
+    from services.adapters.manager_store import ManagerOperations
     from services.admission import Admissions
+    from services.alerts import Alerts
     from services.read_models import ReadModels
     from services.results import Results
     from services.run_listing import RunListing
@@ -101,6 +104,7 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
                 runs=Runs(log),
                 results=Results(blobs),
                 listing=RunListing(RunsReader(log.pool), projections),
+                alerts=Alerts(log, DiscrepanciesReader(log.pool), ManagerOperations(log.pool), projections),
                 read_models=read_models,
                 tokens=Tokens(path=settings.required_tokens_file()),
                 tail=LogTail(log, wakeups),
@@ -130,7 +134,7 @@ async def batch_worker(settings: Settings, label: str) -> AsyncIterator["BatchWo
         worker = BatchWorker(
             log,
             blob_store(settings),
-            OutboxQueue(log.pool),
+            OutboxQueue(log.hot_pool),
             worker_settings(settings, label),
             owner,
             log_worker_event,

@@ -106,6 +106,6 @@ async def work(plan: dict[str, Any], ran: Callable[[str], None], stop: asyncio.E
 
     with Log(plan["dsn"], INLINE) as log, log.listener.waker(OUTBOX) as wakeups:
         worker = BatchWorker(
-            log, blob_store(plan), OutboxQueue(log.pool), WorkerSettings(), uuid4().hex, hear, wakeups=wakeups
+            log, blob_store(plan), OutboxQueue(log.hot_pool), WorkerSettings(), uuid4().hex, hear, wakeups=wakeups
         )
         await worker.run(stop)

@@ -45,7 +45,7 @@ S = TypeVar("S")
 class Log(Application[str]):
     """The event log. Implements `services.ports.EventLog`; close it, or use it in a `with`.
 
-    `dsn` names the database, `inline` what is written inside each append, `connections_max` bounds the connections for reading
+    `dsn` names the database, `inline` what is written inside each append, `connections_max` bounds the connections of each pool for reading
     (besides one for appending and one for listening). Everything raises `StoreUnavailableError` when the database is away.
     """
 
@@ -64,9 +64,11 @@ class Log(Application[str]):
     ) -> None:
         self.inline = inline
         self.pool = Pool(dsn, connections_max)
+        self.hot_pool = Pool(dsn, connections_max, plan_once=True)
+        """For the statements of every run: reading its streams, and reserving it (`OutboxQueue`)."""
         self.committer = Committer(dsn, retry_seconds_max=retry_seconds_max, queue_max=queue_max)
         self.listener = Listener(dsn)
-        self._reader = Reader(self.pool)
+        self._reader = Reader(self.hot_pool)
         self._states = States(self.pool)
         self._threads = ThreadPoolExecutor(connections_max, thread_name_prefix="finaz-log")
         super().__init__()
@@ -141,6 +143,7 @@ class Log(Application[str]):
         self.listener.close()
         self._threads.shutdown(wait=True)
         self.pool.close()
+        self.hot_pool.close()
 
 
 class LogFactory(InfrastructureFactory[Any]):

@@ -46,6 +46,8 @@ _SETUP: Final = (
     b" SET statement_timeout = '%ds'; SET lock_timeout = '%ds'"
 )
 
+_PLAN_ONCE: Final = b"SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off"
+
 logging.getLogger("psycopg.pool").setLevel(
     logging.ERROR
 )  # it warns at every attempt; we report what it means to a caller
@@ -55,6 +57,15 @@ def set_up(connection: Connection, statement_seconds_max: int = READ_SECONDS_MAX
     """Bring a fresh connection into the state that all our statements rely on, in one round trip."""
     connection.autocommit = True
     connection.execute(_SETUP % (statement_seconds_max, LOCK_SECONDS_MAX))
+
+
+def set_up_to_plan_once(connection: Connection) -> None:
+    """As `set_up`, for statements whose plan is the same whatever their arguments are: each is planned once and by its indexes.
+
+    Planning is half of what they cost, and a plan made while a table was empty must not be kept when it is full.
+    """
+    set_up(connection)
+    connection.execute(_PLAN_ONCE)
 
 
 def connect(dsn: str, statement_seconds_max: int = READ_SECONDS_MAX) -> Connection:
@@ -69,15 +80,18 @@ def connect(dsn: str, statement_seconds_max: int = READ_SECONDS_MAX) -> Connecti
 
 
 class Pool:
-    """The connections for reading of one process. Opens at the first use; methods may be called from any thread."""
+    """The connections for reading of one process. Opens at the first use; methods may be called from any thread.
 
-    def __init__(self, dsn: str, connections_max: int = POOL_CONNECTIONS_MAX) -> None:
+    `plan_once` makes them fit for a few statements that are executed all the time, and for no others.
+    """
+
+    def __init__(self, dsn: str, connections_max: int = POOL_CONNECTIONS_MAX, *, plan_once: bool = False) -> None:
         self._pool = ConnectionPool[Connection](
             dsn,
             min_size=1,
             max_size=connections_max,
             open=False,
-            configure=set_up,
+            configure=set_up_to_plan_once if plan_once else set_up,
             timeout=POOL_WAIT_SECONDS_MAX,
             reconnect_timeout=RECONNECT_SECONDS_MAX,
             kwargs={"autocommit": True, "connect_timeout": CONNECT_SECONDS_MAX},

@@ -73,7 +73,8 @@ class Waker:
             if self._woken.is_set():
                 self._woken_async.set()
         try:
-            await asyncio.wait_for(self._woken_async.wait(), self._pause(timeout_seconds))
+            async with asyncio.timeout(self._pause(timeout_seconds)):
+                await self._woken_async.wait()
         except TimeoutError:
             return False
         finally:
