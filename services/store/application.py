@@ -46,7 +46,8 @@ class Log(Application[str]):
     """The event log. Implements `services.ports.EventLog`; close it, or use it in a `with`.
 
     `dsn` names the database, `inline` what is written inside each append, `connections_max` bounds the connections for reading of
-    each of two pools (besides one for appending and one for listening). Everything raises `StoreUnavailableError` when the database is away.
+    each of two pools (besides one for appending and one for listening). Everything raises `StoreUnavailableError` when the database
+    is away.
     """
 
     name = "finaz"
