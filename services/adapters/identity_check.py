@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from domain.market.errors import ImportInvalidError
 from domain.market.fingerprints import fingerprints
+from services.adapters.spill import spilling
 from services.adapters.tabular_cells import texts_of_array
 
 BUCKETS: Final = 64
@@ -42,7 +43,7 @@ class IdentityCheck:
         start = 0
         for path, end in zip(self._paths, ends.tolist(), strict=True):
             if end > start:
-                with path.open("ab") as file:
+                with spilling(), path.open("ab") as file:
                     file.write(rows[order[start:end]].tobytes())
             start = end
 

@@ -8,6 +8,7 @@ its folder (`finaz-import-…` in the system's temporary folder), which nothing 
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as compute
 
+from domain.errors import InfrastructureError
 from services.adapters.event_tables import KEYS
 
 RUN_BYTES: Final = 16 * 1024 * 1024
@@ -26,6 +28,16 @@ MERGE_BYTES: Final = 16 * 1024 * 1024
 
 MERGE_RUNS_MAX: Final = 64
 """Runs merged at a time; more are merged in several passes."""
+
+
+@contextmanager
+def spilling() -> Iterator[None]:
+    """What the system says of temporary files (no space, no folder) as `InfrastructureError`."""
+    try:
+        yield
+    except OSError as error:
+        detail = (str(error) or type(error).__name__).splitlines()[0][:300]
+        raise InfrastructureError(f"temporary files cannot be written: {detail}", at="temporary folder") from error
 
 
 class SortedSpill:
@@ -49,7 +61,8 @@ class SortedSpill:
         self._made = 0
 
     def __enter__(self) -> "SortedSpill":
-        self._folder = Path(tempfile.mkdtemp(prefix="finaz-import-", dir=self._parent))
+        with spilling():
+            self._folder = Path(tempfile.mkdtemp(prefix="finaz-import-", dir=self._parent))
         return self
 
     def __exit__(
@@ -93,7 +106,7 @@ class SortedSpill:
         schema = None
         writer = None
         try:
-            with pa.OSFile(str(path), "wb") as file:
+            with spilling(), pa.OSFile(str(path), "wb") as file:
                 for table in tables:
                     if writer is None or schema is None:
                         schema = table.schema

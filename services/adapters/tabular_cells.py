@@ -7,6 +7,7 @@ number is itself, anything else is refused. The first bad cell is the one of the
 
 import re
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import lru_cache
 from typing import Any, Final, NoReturn
 from zoneinfo import ZoneInfo
@@ -17,6 +18,7 @@ import pyarrow.compute as compute
 
 from domain.errors import NameInvalidError
 from domain.identity import NAME_BYTES_MAX, checked_name
+from domain.instants import EPOCH, from_micros, to_micros
 from domain.market.compiled import Floats, Ints
 from domain.market.errors import ImportInvalidError, ValueUnreadableError
 from domain.market.fingerprints import unplain
@@ -28,6 +30,9 @@ from services.import_options import UNITS, ImportOptions
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\Z", re.ASCII)
 _NOT_FINITE: Final = re.compile(r"[+-]?(nan|inf|infinity)\Z", re.ASCII | re.IGNORECASE)
 _WHOLE: Final = re.compile(r"\d{1,19}\Z", re.ASCII)
+_ARROW_ZONES_END: Final = to_micros(EPOCH.replace(year=2037))
+"""Arrow knows no daylight saving time after 2037."""
+
 _NANOS: Final[dict[str, int]] = dict(UNITS)
 
 
@@ -232,23 +237,27 @@ def _zoned(micros: Ints, naive: Any, column: str, zone: str | None) -> Ints:
         raise BadCellError(index, column, "the time has no zone", "a zone, in the cell or declared for the import")
     if zone == "UTC":
         return micros
+    if np.any(micros[naive] >= _ARROW_ZONES_END):
+        return _in_range(_zoned_singly(micros, naive, column, zone), column)
     local = pa.array(np.where(naive, micros, 0)).cast(pa.timestamp("us"))
     try:
-        zoned = compute.assume_timezone(local, zone)
-    except pa.ArrowInvalid:
-        index = _first_ambiguous(local, naive, zone)
-        raise BadCellError(index, column, f"no or two instants of {zone} read so", "a time with a zone") from None
-    moved = zoned.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        moved = compute.assume_timezone(local, zone).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid:  # some reading is not one instant, or arrow has no zones here: one by one
+        moved = _zoned_singly(micros, naive, column, zone)
     return _in_range(np.where(naive, moved, micros), column)
 
 
-def _first_ambiguous(local: Any, naive: Any, zone: str) -> int:
+def _zoned_singly(micros: Ints, naive: Any, column: str, zone: str) -> Ints:
+    """The same with Python's zones; refuses the first reading that means no instant or two."""
+    known = known_zone(zone)
+    moved = micros.copy()
     for index in np.flatnonzero(naive).tolist():
-        try:
-            compute.assume_timezone(local.slice(index, 1), zone)
-        except pa.ArrowInvalid:
-            return int(index)
-    return 0
+        local = from_micros(int(micros[index])).replace(tzinfo=known)
+        earlier, later = (local.replace(fold=fold).utcoffset() for fold in (0, 1))
+        if earlier is None or earlier != later:
+            raise BadCellError(index, column, f"no or two instants of {zone} read so", "a time with a zone")
+        moved[index] -= earlier // timedelta(microseconds=1)
+    return moved
 
 
 def _refuse_nulls(array: Any, column: str, expected: str) -> None:

@@ -3,6 +3,7 @@
 import decimal
 import gzip
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,12 @@ import pyarrow.parquet as parquet
 import pytest
 
 from deployment.fixture_files import fixture_path
-from domain.errors import BlobCorruptError, BlobMissingError, FinazError, NameInvalidError
+from domain.errors import BlobCorruptError, BlobMissingError, FinazError, InfrastructureError, NameInvalidError
 from domain.market.errors import ImportInvalidError, SnapshotInvalidError
 from domain.market.flow import parse_flow
 from domain.market.pipeline import execute
 from domain.market.snapshot import Manifest, parse_manifest
-from services.adapters import sorted_events, spill, tabular
+from services.adapters import sorted_events, spill, tabular, tabular_cells
 from services.adapters.sorted_events import chunk_rows
 from services.cas import DirectoryBlobStore
 from services.import_options import ImportOptions, ImportProgress
@@ -383,6 +384,21 @@ def test_an_hour_that_happens_twice_or_never_is_refused(importer: Importer) -> N
         importer.refuses(rows, "row 3, column event_time", zone="Europe/Madrid")
 
 
+def test_zones_do_not_depend_on_which_library_has_them(importer: Importer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where arrow finds no zones, or has them wrong (after 2037), Python's give the instants: the same on every machine."""
+    rows = "".join(
+        f"A,{year}-{month:02}-15 12:00:00,1\n" for year in (1950, 1999, 2026, 2040) for month in range(1, 13)
+    )
+    expected = importer(HEADER + rows, zone="Europe/Madrid")
+    assert [row["event_time"] for row in importer.rows()][-6] == "2040-07-15T10:00:00Z"
+
+    def nowhere(*_: Any) -> Any:
+        raise pa.ArrowInvalid("Cannot locate timezone")
+
+    monkeypatch.setattr(tabular_cells.compute, "assume_timezone", nowhere)
+    assert importer(HEADER + rows, zone="Europe/Madrid") == expected
+
+
 def test_a_file_that_is_not_there_is_refused(importer: Importer) -> None:
     """Missing, a folder, or of a kind that cannot be told."""
     for path in (importer.folder / "nothing.csv", importer.folder):
@@ -439,6 +455,26 @@ def test_a_store_that_fails_leaves_no_temporary_file(importer: Importer) -> None
     with pytest.raises(FullError):
         import_snapshot(path, FullStore(), ImportOptions(name="s"), temporary=importer.temporary)
     assert list(importer.temporary.iterdir()) == []
+
+
+def test_a_temporary_folder_that_cannot_be_written_is_a_fault_of_the_machine(
+    importer: Importer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Missing from the start, or gone half-way: typed, so that a caller may try again."""
+    path = importer.folder / "a.csv"
+    path.write_text(GOOD)
+    with pytest.raises(InfrastructureError):
+        import_snapshot(path, importer.blobs, ImportOptions(name="s"), temporary=importer.folder / "nowhere")
+    limits = {"run_bytes": 1, "merge_bytes": 3000, "merge_runs_max": 3}
+    monkeypatch.setattr(spill.SortedSpill.__init__, "__kwdefaults__", limits)
+    monkeypatch.setattr(tabular, "BLOCK_BYTES", 400)
+    path.write_text(HEADER + "".join(f"A,2026-01-05T09:00:{i:02}Z,{i}\n" for i in range(60)))
+
+    def take_away(progress: ImportProgress) -> None:
+        shutil.rmtree(importer.temporary, ignore_errors=True)
+
+    with pytest.raises(InfrastructureError):
+        import_snapshot(path, importer.blobs, ImportOptions(name="s"), take_away, temporary=importer.temporary)
 
 
 def test_a_chunk_that_is_lost_or_damaged_is_refused(importer: Importer) -> None:
