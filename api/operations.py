@@ -6,7 +6,6 @@ problem document; whatever happens, the request is counted. A client that leaves
 """
 
 import asyncio
-import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -30,6 +29,7 @@ from domain.errors import (
     InputError,
     MediaTypeUnsupportedError,
 )
+from services.event_ids import new_event_id
 
 BODY_READ_SECONDS_MAX: Final = 60.0
 """How long a body may take to arrive whole."""
@@ -226,7 +226,7 @@ def request_id_of(scope: HTTPScope) -> str:
     for key, value in scope["headers"]:
         if key == b"x-request-id" and _REQUEST_ID.match(value):
             return value.decode("ascii")
-    return os.urandom(16).hex()
+    return new_event_id().hex  # random, and needs no system call
 
 
 async def _send_answer(answer: Answer, request_id: str, send: Send) -> None:

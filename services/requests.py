@@ -5,8 +5,6 @@ fields, wrong types and names that aren't NFC are refused with their place; `1.0
 value, defaults filled in and flows in their canonical form, and that is what a body hash addresses. Pure: nothing is looked up.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from typing import Annotated, Any, Final, TypeVar
 
@@ -108,15 +106,17 @@ def body_value(body: RunBody | SweepBody) -> dict[str, Any]:
     return value
 
 
+_HERE: Final = "here"
+_FLOW_HERE: Final = canonical({"flow": _HERE})[1:-1]
+
+
 def body_hash_of(body: RunBody | SweepBody) -> str:
     """The address of `body_value(body)`."""
     if isinstance(body, SweepBody) or isinstance(body.flow, str):
         return address_of(body_value(body))
-    before = canonical({"as_of": format_instant(body.as_of), "deadline_seconds": body.deadline_seconds})
-    after = canonical(
-        {"mode": body.mode.value, "priority": body.priority, "snapshot": body.snapshot, "tags": list(body.tags)}
-    )
-    return address(b"".join((before[:-1], b',"flow":', known_flow(body.flow).text, b",", after[1:])))
+    around = canonical(body_value(msgspec.structs.replace(body, flow=_HERE)))
+    # What stands before the flow, by the order of keys, is an instant and a number: the first match is the place.
+    return address(around.replace(_FLOW_HERE, b'"flow":' + known_flow(body.flow).text, 1))
 
 
 def _typed(value: Any, body_type: type[B]) -> B:
@@ -154,16 +154,21 @@ def _no_address(text: str, at: str) -> BodyInvalidError:
     return BodyInvalidError(f"{text[:80]!r} is no content address", at=at, expected="sha256: and 64 hex digits")
 
 
-@contextmanager
-def placed(at: str) -> Iterator[None]:
+class placed:  # noqa: N801 -- used as a function
     """Within it, the places that errors name (`$.nodes[0]`) become places below `at`."""
-    try:
-        yield
-    except FinazError as error:
-        place = (error.at or "").removeprefix("$")
-        place = "" if is_address(place) else place  # the blob that stands there
-        error.at = at + (place if not place or place[0] in ".[" else f".{place}")
-        raise
+
+    __slots__ = ("_at",)
+
+    def __init__(self, at: str) -> None:
+        self._at = at
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, FinazError):
+            place = (error.at or "").removeprefix("$")
+            place = "" if is_address(place) else place  # the blob that stands there
+            error.at = self._at + (place if not place or place[0] in ".[" else f".{place}")
 
 
 def canonical_flow(value: Any, at: str) -> dict[str, Any]:
