@@ -12,13 +12,16 @@ import ipaddress
 import json
 import sys
 import time
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import uvloop
 
 CONNECTIONS_MAX: Final = 1024
 SECONDS_MAX: Final = 300.0
 """Limits of one plan."""
+
+NUMBER: Final = "<number->"
+"""Stands in a plan's headers and body for the number of the request, in as many digits."""
 
 _HEAD_END: Final = b"\r\n\r\n"
 _LENGTH: Final = b"content-length: "
@@ -34,8 +37,7 @@ class Connection(asyncio.Protocol):
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
 
     def start(self) -> None:
         """Send the next request, or end."""
@@ -84,20 +86,16 @@ class Load:
         body = json.dumps(plan["body"]).encode()
         headers = "".join(f"{name}: {value}\r\n" for name, value in plan["headers"].items())
         head = f"{plan['method']} {plan['path']} HTTP/1.1\r\nhost: {plan['host']}\r\n{headers}"
-        self._before = head.encode()
-        self._after = f"content-length: {len(body)}\r\n\r\n".encode() + body
-        self._key_prefix: str | None = plan["key_prefix"]
+        whole = head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body
+        self._pieces = whole.split(NUMBER.encode())
 
     def next(self) -> bytes | None:
-        """The next request, with an idempotency key of its own if the plan wants one; None when all are sent."""
+        """The next request, with its own number wherever the plan says `NUMBER`; None when all are sent."""
         if self._left == 0:
             return None
         self._left -= 1
         self._number += 1
-        if self._key_prefix is None:
-            return self._before + self._after
-        key = f"idempotency-key: {self._key_prefix}{self._number}\r\n".encode()
-        return self._before + key + self._after
+        return (b"%0*d" % (len(NUMBER), self._number)).join(self._pieces)
 
 
 async def perform(plan: dict[str, Any]) -> dict[str, Any]:
