@@ -20,6 +20,9 @@ RESERVE_MAX: Final = 50
 IN_FLIGHT_MAX: Final = 128
 """Runs that one worker executes at once; their appends meet in the log's group commit."""
 
+GATHER_SECONDS: Final = 0.01
+"""While runs are in flight, a round begins no sooner than this after the last one: what comes due meanwhile is one round."""
+
 INLINE_ROWS_MAX: Final = 20_000
 """Records of a snapshot up to which a run is computed on the event loop: it holds up the others for some milliseconds."""
 
@@ -38,6 +41,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     hand_back_seconds: float = HAND_BACK_SECONDS_MAX
     reserve_max: int = RESERVE_MAX
     reserve_seconds: float = 5.0
+    gather_seconds: float = GATHER_SECONDS
     in_flight_max: int = IN_FLIGHT_MAX
     inline_rows_max: int = INLINE_ROWS_MAX
     thread_slots: int = 2

@@ -161,16 +161,21 @@ class BatchWorker:
                 self._emit("worker.defect", error)
             if failures:
                 await self._rest(min(BACKOFF_SECONDS * 2.0 ** (failures - 1), BACKOFF_SECONDS_MAX), stop)
-            elif not busy:
+            elif (
+                not busy or not self._more
+            ):  # else there is a backlog: read the next ones while these are being claimed
+                began = self._tools.monotonic()
+                await self._claims()
                 if not self._tasks:
                     self._emit("worker.idle")
                 await self._rest(self._settings.poll_seconds)
-            elif not self._more:  # else there is a backlog: the next candidates are read while these are being claimed
-                await self._claims()
-                await self._rest(self._settings.poll_seconds)
+                if self._tasks:
+                    await self._rest(began + self._settings.gather_seconds - self._tools.monotonic(), stop)
 
     async def _claims(self) -> None:
         """Wait until what was taken is claimed: whatever comes due meanwhile is one round, and its claims one group."""
+        if not self._claiming:
+            return
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.poll_seconds):
                 await self._claimed_all.wait()
@@ -283,7 +288,7 @@ class BatchWorker:
                 slot.close()
             self._attempts.pop(head.run_id, None)
             del self._tasks[head.run_id]
-            if len(self._tasks) < self._settings.in_flight_max - self._settings.reserve_max or not self._tasks:
+            if len(self._tasks) == max(0, self._settings.in_flight_max - self._settings.reserve_max):
                 self.wake()
         return None
 
