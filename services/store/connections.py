@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import psycopg
 from psycopg import errors
-from psycopg_pool import ConnectionPool
+from psycopg_pool import ConnectionPool, PoolTimeout
 
 from domain.errors import FinazError, StoreUnavailableError
 
@@ -102,6 +102,8 @@ class Pool:
         """The rows of one statement. A broken connection costs one retry; then, `StoreUnavailableError`."""
         try:
             return self._rows(statement, arguments)
+        except PoolTimeout as error:
+            raise StoreUnavailableError(f"the database cannot be reached: {error}") from error
         except errors.QueryCanceled as error:
             raise StoreUnavailableError(f"reading took more than {READ_SECONDS_MAX} s") from error
         except AWAY:

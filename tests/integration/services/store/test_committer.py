@@ -20,6 +20,7 @@ from domain.errors import (
 )
 from projections.inline import INLINE
 from services.ports import Append, Appended, Fence, Tracking, Vacant
+from services.store import connections
 from services.store.application import Log
 from tests.support.store import RESOURCE, facts, granted, new, opened, released
 from tests.support.wire import Wire, wire_to
@@ -122,10 +123,12 @@ def test_a_terminated_backend_costs_nobody_anything(log: Log, database: str) -> 
 # -------------------------------------------------------------------- the server is away
 
 
-async def test_a_server_that_stays_away_is_told_within_a_bounded_time(tmp_path: Path) -> None:
+async def test_a_server_that_stays_away_is_told_within_a_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Everything raises `StoreUnavailableError`, and after the last retry nothing is left waiting."""
+    monkeypatch.setattr(connections, "POOL_WAIT_SECONDS_MAX", 0.2)
     log = Log(f"postgresql://postgres@/nowhere?host={tmp_path}", INLINE, retry_seconds_max=0.2)
-    log.pool._pool.timeout = 0.2
     outcomes = await asyncio.gather(*(log.append(facts(f"run/{n}", 1)) for n in range(3)), return_exceptions=True)
     assert [type(o) for o in outcomes] == [StoreUnavailableError] * 3
     for read in (log.high_water_mark, log.now, lambda: log.read_log(0, 1), lambda: log.read_streams_blocking(["x"])):
