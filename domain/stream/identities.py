@@ -1,0 +1,100 @@
+"""Which events a partition has seen, bounded: the dedupe of the stream, by identity and never by timestamp.
+
+What must stay true: an identity is forgotten exactly when its event_time is more than the horizon behind the watermark, judged at
+each record and not at some sweep, so that no interleaving of partitions and no restart changes what counts as a copy. A copy that
+comes later still is late, not new. Pure.
+"""
+
+import heapq
+from typing import Any, Final
+
+import msgspec
+
+from domain.canonical import address_of
+from domain.market.errors import StateInvalidError
+from domain.market.records import MarketEvent, event_document
+
+LOADS_MAX: Final = 1000
+"""Publications whose last index is remembered per partition; copies of older ones are found by their identity."""
+
+
+class Seen(msgspec.Struct, frozen=True, array_like=True):
+    """What is known of an event: its instrument and time, which never change, and its highest revision with its content."""
+
+    instrument: str
+    event_time: int
+    revision: int
+    content: str
+
+
+class Identities:
+    """The identities of one partition within the horizon (microseconds). Not shared between threads."""
+
+    def __init__(self, horizon_micros: int) -> None:
+        self._horizon = horizon_micros
+        self._seen: dict[str, Seen] = {}
+        self._by_time: list[tuple[int, str]] = []
+        self._loads: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        """Identities held."""
+        return len(self._seen)
+
+    def find(self, event_id: str, watermark: int) -> Seen | None:
+        """What is known of the event at this watermark; None for one that is new or forgotten."""
+        self._forget(watermark)
+        return self._seen.get(event_id)
+
+    def add(self, event: MarketEvent) -> None:
+        """Remember the event at its revision."""
+        if event.event_id not in self._seen:
+            heapq.heappush(self._by_time, (event.event_time, event.event_id))
+        self._seen[event.event_id] = Seen(event.instrument, event.event_time, event.revision, content_of(event))
+
+    def is_repeated(self, load: tuple[str, int]) -> bool:
+        """Whether (load id, index) was seen before: within a partition, a load's indices only grow."""
+        return load[1] <= self._loads.get(load[0], -1)
+
+    def add_load(self, load: tuple[str, int]) -> None:
+        """Remember the load's last index; the load longest unheard of goes when there are too many."""
+        last = max(load[1], self._loads.pop(load[0], -1))
+        self._loads[load[0]] = last
+        if len(self._loads) > LOADS_MAX:
+            del self._loads[next(iter(self._loads))]
+
+    def state_document(self) -> dict[str, Any]:
+        """All of it as JSON: identities by (time, id), loads in the order in which they were last heard of."""
+        ordered = sorted((seen.event_time, event_id) for event_id, seen in self._seen.items())
+        known = [[event_id, *msgspec.structs.astuple(self._seen[event_id])] for _, event_id in ordered]
+        return {"events": known, "loads": [[load, index] for load, index in self._loads.items()]}
+
+    def restore(self, document: Any) -> None:
+        """Take over what `state_document` wrote. `StateInvalidError` if it is something else."""
+        try:
+            seen = {row[0]: msgspec.convert(row[1:], Seen, strict=True) for row in _rows(document["events"], 5)}
+            loads = dict(_rows(document["loads"], 2))
+            if not all(type(name) is str for name in (*seen, *loads)):
+                raise ValueError
+            if not all(type(index) is int for index in loads.values()):
+                raise ValueError
+        except (TypeError, KeyError, ValueError, msgspec.ValidationError):
+            raise StateInvalidError("no state of identities", at="identities", expected="events and loads") from None
+        self._seen, self._loads = seen, loads
+        self._by_time = sorted((known.event_time, event_id) for event_id, known in seen.items())
+
+    def _forget(self, watermark: int) -> None:
+        while self._by_time and self._by_time[0][0] < watermark - self._horizon:
+            del self._seen[heapq.heappop(self._by_time)[1]]
+
+
+def content_of(event: MarketEvent) -> str:
+    """The address of what two records of one identity must share to be copies; not when they arrived."""
+    document = event_document(event)
+    del document["available_at"]
+    return address_of(document)
+
+
+def _rows(value: Any, width: int) -> list[list[Any]]:
+    if type(value) is not list or not all(type(row) is list and len(row) == width for row in value):
+        raise ValueError
+    return value

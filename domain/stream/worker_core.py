@@ -1,0 +1,247 @@
+"""The stream worker without I/O: records in, treatments and ticks out.
+
+Each record gets exactly one treatment, by the table of section 11, in its order. Lateness, revision and the release of ticks
+depend on the record's own partition alone, so no interleaving of partitions changes a value.
+
+What must stay true: the ticks are those of a batch over the accepted events, to the bit; state written out and restored goes on
+as if nothing had happened, to the byte; an output is never rewritten; memory is bounded by the events between the watermark and
+the newest one, and by the horizon. A crash loses nothing that was not committed: the caller commits state and ticks together.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, Final
+
+import msgspec
+
+from domain.market.arrivals import partition_of
+from domain.market.errors import StateInvalidError
+from domain.market.flow import FlowSpec, flow_address
+from domain.market.lanes import Lane, LaneValues, lanes_of
+from domain.market.records import MarketEvent
+from domain.stream.identities import Identities, content_of
+from domain.stream.records import Announcement, StreamRecord, UnreadableError, readable_event
+from domain.stream.watermark import PartitionWatermark
+
+STATE_SCHEMA: Final = "FINAZ_STREAM_STATE_V1"
+
+
+class Treatment(Enum):
+    """What became of a record; the words of the specification's table."""
+
+    CONSUMED = "consumed"
+    REVISED = "revised"
+    LATE = "late"
+    FILTERED = "filtered"
+    OMITTED = "omitted"
+    DUPLICATE = "duplicates_skipped"
+
+
+ACCEPTED: Final = frozenset({Treatment.CONSUMED, Treatment.REVISED})
+"""Treatments whose events take part in the values."""
+
+
+class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of event time, in microseconds. They are part of a checkpoint's plan: other bounds are another computation."""
+
+    lateness_micros: int = 5_000_000
+    """How far an event may be behind the newest of its partition without being late."""
+    horizon_micros: int = 3_600_000_000
+    """How far behind the watermark an identity is remembered."""
+    beyond_micros: int = 1_000_000
+    """How far an event_time may be after its available_at: clocks of sources differ a little."""
+
+
+DEFAULT_LIMITS: Final = StreamLimits()
+
+
+class Treated(msgspec.Struct, frozen=True, kw_only=True):
+    """One record's treatment. `event` where it could be read; `detail` why it was omitted; `alert` where copies differ."""
+
+    treatment: Treatment
+    partition: int
+    offset: int
+    event: MarketEvent | None = None
+    detail: str = ""
+    terminal: bool = False
+    alert: bool = False
+
+
+class StreamCore:
+    """The worker's mind. `process` records of each partition in their order; `drain` what was released. One thread at a time."""
+
+    def __init__(self, flow: FlowSpec, partitions: int, limits: StreamLimits = DEFAULT_LIMITS) -> None:
+        self.partitions = partitions
+        self.counts: Counter[Treatment] = Counter()
+        self._flow_address = flow_address(flow)
+        self._limits = limits
+        self._watermarks = [PartitionWatermark(limits.lateness_micros) for _ in range(partitions)]
+        self._identities = [Identities(limits.horizon_micros) for _ in range(partitions)]
+        self._lanes = {plan.instrument: Lane(plan) for plan in lanes_of(flow)}
+        self._of_partition: list[list[Lane]] = [[] for _ in range(partitions)]
+        for instrument, lane in self._lanes.items():
+            self._of_partition[partition_of(instrument.encode("utf-8"), partitions)].append(lane)
+        self._released: dict[str, list[LaneValues]] = {instrument: [] for instrument in self._lanes}
+
+    @property
+    def watermarks(self) -> tuple[int, ...]:
+        """The watermark of each partition."""
+        return tuple(mark.at for mark in self._watermarks)
+
+    @property
+    def buffered(self) -> int:
+        """Events accepted and not yet released."""
+        return sum(len(lane) for lane in self._lanes.values())
+
+    def process(self, record: StreamRecord, *, retried: bool = False) -> Treated:
+        """Treat one record; a `retried` one was omitted before, and is judged as arriving now."""
+        treated = self._treat(record, retried)
+        self.counts[treated.treatment] += 1
+        self._release(record.partition)
+        return treated
+
+    def finish(self) -> None:
+        """The bounded source has ended in all partitions: release the rest."""
+        for mark in self._watermarks:
+            mark.end()
+        for instrument, lane in self._lanes.items():
+            self._keep(instrument, lane.finish())
+
+    def drain(self) -> dict[str, tuple[LaneValues, ...]]:
+        """The ticks released since the last time, by instrument, in clock order."""
+        drained = {instrument: tuple(parts) for instrument, parts in self._released.items() if parts}
+        self._released = {instrument: [] for instrument in self._lanes}
+        return drained
+
+    # ---------------------------------------------------------------- treatments, in the order of the table
+
+    def _treat(self, record: StreamRecord, retried: bool) -> Treated:
+        if record.key is not None and record.instrument is not None and record.instrument not in self._lanes:
+            return self._filtered(record)
+        if record.value is None:
+            self._announced(record)
+            return _treated(record, Treatment.OMITTED, detail="a tombstone", terminal=True)
+        try:
+            event = readable_event(record, self.partitions, self._limits.beyond_micros)
+        except UnreadableError as error:
+            return _treated(record, Treatment.OMITTED, detail=error.detail)
+        return self._judged(record, event, retried)
+
+    def _filtered(self, record: StreamRecord) -> Treated:
+        """Of no interest, and yet it shows how far its partition has come."""
+        if record.value is None:
+            self._announced(record)
+            return _treated(record, Treatment.FILTERED)
+        try:
+            event = readable_event(record, self.partitions, self._limits.beyond_micros)
+        except UnreadableError:
+            return _treated(record, Treatment.FILTERED)
+        self._watermarks[record.partition].see(event.event_time)
+        return _treated(record, Treatment.FILTERED)
+
+    def _judged(self, record: StreamRecord, event: MarketEvent, retried: bool) -> Treated:
+        """By identity first, then by the partition's watermark as it was before this record."""
+        mark, identities = self._watermarks[record.partition], self._identities[record.partition]
+        before = mark.at
+        known = identities.find(event.event_id, before)
+        if known is not None and (known.instrument, known.event_time) != (event.instrument, event.event_time):
+            detail = "the event is known with another instrument or event_time"
+            return _treated(record, Treatment.OMITTED, detail=detail)
+        load = None if retried else record.load
+        if load is not None:
+            if identities.is_repeated(load):
+                return _treated(record, Treatment.DUPLICATE, event)
+            identities.add_load(load)
+        if known is not None and event.revision <= known.revision:
+            differs = event.revision == known.revision and content_of(event) != known.content
+            return _treated(record, Treatment.DUPLICATE, event, alert=differs)
+        mark.see(event.event_time)
+        if event.event_time < before:
+            return _treated(record, Treatment.LATE, event)
+        identities.add(event)
+        self._lanes[event.instrument].accept(event)
+        return _treated(record, Treatment.CONSUMED if known is None else Treatment.REVISED, event)
+
+    def _announced(self, record: StreamRecord) -> None:
+        mark, instrument = self._watermarks[record.partition], record.instrument or ""
+        match record.announcement:
+            case Announcement.IDLE_CONFIRMED:
+                mark.confirm_idle(record.instant)
+            case Announcement.END_OF_BOUNDED_SOURCE:
+                mark.end()
+                for lane in self._of_partition[record.partition]:
+                    self._keep(lane.plan.instrument, lane.finish())
+            case Announcement.GAP_OPEN:
+                mark.open_gap(instrument, record.instant)
+            case Announcement.GAP_CLOSED:
+                mark.close_gap(instrument)
+
+    def _release(self, partition: int) -> None:
+        mark = self._watermarks[partition].at
+        for lane in self._of_partition[partition]:
+            if len(lane):
+                self._keep(lane.plan.instrument, lane.release(mark))
+
+    def _keep(self, instrument: str, values: LaneValues) -> None:
+        if len(values):
+            self._released[instrument].append(values)
+
+    # ---------------------------------------------------------------- state
+
+    def state_document(self) -> dict[str, Any]:
+        """Everything that decides what comes next, as JSON; drained ticks are the caller's, undrained ones are refused."""
+        assert not any(self._released.values()), (
+            "drain before writing the state out: ticks and state are committed together"
+        )
+        return {
+            "counts": {treatment.value: self.counts[treatment] for treatment in Treatment},
+            "flow": self._flow_address,
+            "identities": [identities.state_document() for identities in self._identities],
+            "lanes": [lane.state_document() for lane in self._lanes.values()],
+            "limits": msgspec.structs.asdict(self._limits),
+            "schema": STATE_SCHEMA,
+            "watermarks": [mark.state_document() for mark in self._watermarks],
+        }
+
+    def restore(self, document: Any) -> None:
+        """Take over what `state_document` wrote for the same flow, partitions and limits, or raise `StateInvalidError`."""
+        plan = (STATE_SCHEMA, self._flow_address, msgspec.structs.asdict(self._limits))
+        if not isinstance(document, dict) or tuple(document.get(name) for name in ("schema", "flow", "limits")) != plan:
+            raise StateInvalidError("the state is of another plan", at="state", expected=f"flow {self._flow_address}")
+        self._restore_each(document, "watermarks", self._watermarks)
+        self._restore_each(document, "identities", self._identities)
+        self._restore_each(document, "lanes", list(self._lanes.values()))
+        counts = document.get("counts")
+        if not isinstance(counts, dict) or counts.keys() != {treatment.value for treatment in Treatment}:
+            raise StateInvalidError("no counts", at="state.counts", expected="one number per treatment")
+        if not all(type(count) is int and count >= 0 for count in counts.values()):
+            raise StateInvalidError("no counts", at="state.counts", expected="numbers from 0 on")
+        self.counts = Counter({Treatment(name): count for name, count in counts.items()})
+
+    def _restore_each(self, document: dict[str, Any], name: str, parts: Sequence[Any]) -> None:
+        states = document.get(name)
+        if not isinstance(states, list) or len(states) != len(parts):
+            raise StateInvalidError("another number of parts", at=f"state.{name}", expected=str(len(parts)))
+        for part, state in zip(parts, states, strict=True):
+            part.restore(state)
+
+
+def _treated(
+    record: StreamRecord,
+    treatment: Treatment,
+    event: MarketEvent | None = None,
+    *,
+    detail: str = "",
+    terminal: bool = False,
+    alert: bool = False,
+) -> Treated:
+    return Treated(
+        treatment=treatment,
+        partition=record.partition,
+        offset=record.offset,
+        event=event,
+        detail=detail,
+        terminal=terminal,
+        alert=alert,
+    )
