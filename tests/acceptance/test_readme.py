@@ -64,6 +64,18 @@ def test_every_link_leads_somewhere() -> None:
     assert broken == []
 
 
+def test_every_page_is_reached() -> None:
+    """Whoever starts at the README and follows links comes to every page of `docs/`."""
+    reached, waiting = set[Path](), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop().resolve()
+        if page.suffix == ".md" and page.is_file() and page not in reached:
+            reached.add(page)
+            targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text("utf-8"))
+            waiting += [page.parent / target for target in targets if "://" not in target]
+    assert {str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md") if p.resolve() not in reached} == set()
+
+
 def test_every_make_target_of_the_pages_exists() -> None:
     """What a page tells to make can be made."""
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
