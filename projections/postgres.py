@@ -162,9 +162,9 @@ class InlineRows(Generic[K, R]):
     """The rows of an inline projection, for making them again: built aside in a temporary table, then put right in the real one.
 
     The package's `.sql` file has, each name followed by `_` and the projection's: `aside` (makes the temporary tables `rebuilt`,
-    `todo`, `chunk`, `touched`), `load` and `save` (of `rebuilt`), `todo_all` (every key there is, here or there), `take` (moves
-    at most `%(limit)s` keys from `todo` to `chunk`), and `repair`: one statement under the append lock that makes the rows of
-    `chunk` as `rebuilt` has them, except those of streams with events after `{mark}`, which go to `touched`.
+    `todo`, `chunk`, `touched`), `load` and `save` (of `rebuilt`), `todo_all` (every key whose rows differ, here and there),
+    `take` (moves at most `%(limit)s` keys from `todo` to `chunk`), and `repair`: one statement under the append lock that makes
+    the rows of `chunk` as `rebuilt` has them, except those of streams with events after `{mark}`, which go to `touched`.
     """
 
     def __init__(

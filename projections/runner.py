@@ -26,6 +26,9 @@ from projections.position import DEAD_AFTER_SECONDS, HEARTBEAT_SECONDS, Copy, Co
 BATCH_EVENTS_MAX: Final = 1000
 """Events folded into one transaction by a live runner."""
 
+SPAN_POSITIONS_MAX: Final = 100_000
+"""Positions that one read passes over: where few events are of a model's categories, it still moves on, and beats, in time."""
+
 POLL_SECONDS: Final = 1.0
 """A notification can be lost; so often a runner looks by itself."""
 
@@ -121,8 +124,9 @@ def run_once(
     seen = session.look()
     if seen.state is not CopyState.RUNNING or not seen.lag_events:
         return Progress(model.name, seen.generation, seen.position, seen.high_water_mark, seen.state)
-    stored = session.read(seen.position, seen.high_water_mark, limit)
-    batch = batch_of(model, stored, stored[-1].position if len(stored) == limit else seen.high_water_mark)
+    up_to = min(seen.high_water_mark, seen.position + SPAN_POSITIONS_MAX)
+    stored = session.read(seen.position, up_to, limit)
+    batch = batch_of(model, stored, stored[-1].position if len(stored) == limit else up_to)
     while True:
         try:
             return _commit(session, model, seen, batch, point)

@@ -17,7 +17,11 @@ ON CONFLICT (resource) DO UPDATE SET
     position = excluded.position
 
 -- name: todo_all_lease_guard
-INSERT INTO pg_temp.todo SELECT g.resource FROM finaz.lease_guard AS g UNION SELECT r.resource FROM pg_temp.rebuilt AS r
+-- Rows that are equal, in one snapshot, are right and stay so: only the others need the append lock.
+INSERT INTO pg_temp.todo
+SELECT coalesce(g.resource, r.resource)
+FROM finaz.lease_guard AS g FULL JOIN pg_temp.rebuilt AS r ON g.resource = r.resource
+WHERE ROW(g.*) IS DISTINCT FROM ROW(r.*)
 
 -- name: take_lease_guard
 WITH taken AS (
@@ -31,9 +35,14 @@ INSERT INTO pg_temp.chunk SELECT taken.resource FROM taken
 -- Under the append lock nobody else writes these rows, and nobody's fence is being checked.
 DO $repair$
 BEGIN
+    -- Temporary or just emptied tables have no statistics: with these off, the planner can only go by the keys.
+    PERFORM set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
+            set_config('enable_seqscan', 'off', true);
     PERFORM pg_advisory_xact_lock(439855505786);
     INSERT INTO pg_temp.touched SELECT c.resource FROM pg_temp.chunk AS c
-        WHERE EXISTS (SELECT FROM finaz.events AS e WHERE e.stream = 'lease/' || c.resource AND e.position > {mark});
+        WHERE {mark} < (
+            SELECT e.position FROM finaz.events AS e WHERE e.stream = 'lease/' || c.resource ORDER BY e.version DESC LIMIT 1
+        );
     DELETE FROM pg_temp.chunk AS c USING pg_temp.touched AS t WHERE t.resource = c.resource;
     DELETE FROM finaz.lease_guard AS g USING pg_temp.chunk AS c
         WHERE g.resource = c.resource AND NOT EXISTS (SELECT FROM pg_temp.rebuilt AS r WHERE r.resource = c.resource);

@@ -41,7 +41,11 @@ ON CONFLICT (kind, key) DO UPDATE SET
     enqueued_at = excluded.enqueued_at, due_at = excluded.due_at, position = excluded.position, changed_at = excluded.changed_at
 
 -- name: todo_all_outbox
-INSERT INTO pg_temp.todo SELECT o.kind, o.key FROM finaz.outbox AS o UNION SELECT r.kind, r.key FROM pg_temp.rebuilt AS r
+-- Rows that are equal, in one snapshot, are right and stay so: only the others need the append lock.
+INSERT INTO pg_temp.todo
+SELECT coalesce(o.kind, r.kind), coalesce(o.key, r.key)
+FROM finaz.outbox AS o FULL JOIN pg_temp.rebuilt AS r ON o.kind = r.kind AND o.key = r.key
+WHERE ROW(o.*) IS DISTINCT FROM ROW(r.*)
 
 -- name: take_outbox
 WITH taken AS (
@@ -55,9 +59,14 @@ INSERT INTO pg_temp.chunk SELECT taken.kind, taken.key FROM taken
 -- The stream of an item is its kind and its key. Under the append lock nobody else writes these rows.
 DO $repair$
 BEGIN
+    -- Temporary or just emptied tables have no statistics: with these off, the planner can only go by the keys.
+    PERFORM set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
+            set_config('enable_seqscan', 'off', true);
     PERFORM pg_advisory_xact_lock(439855505786);
     INSERT INTO pg_temp.touched SELECT c.kind, c.key FROM pg_temp.chunk AS c
-        WHERE EXISTS (SELECT FROM finaz.events AS e WHERE e.stream = c.kind || '/' || c.key AND e.position > {mark});
+        WHERE {mark} < (
+            SELECT e.position FROM finaz.events AS e WHERE e.stream = c.kind || '/' || c.key ORDER BY e.version DESC LIMIT 1
+        );
     DELETE FROM pg_temp.chunk AS c USING pg_temp.touched AS t WHERE t.kind = c.kind AND t.key = c.key;
     DELETE FROM finaz.outbox AS o USING pg_temp.chunk AS c
         WHERE o.kind = c.kind AND o.key = c.key

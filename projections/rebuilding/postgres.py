@@ -24,12 +24,12 @@ from projections.position import CopyRole
 from projections.postgres import InlineRows, LogSession, PostgresSession, RowStore, store_errors
 from projections.rebuilding.ahead import ReadAhead
 from projections.registry import Projection
-from projections.runner import run_once
+from projections.runner import SPAN_POSITIONS_MAX, run_once
 
 REBUILD_EVENTS_MAX: Final = 5000
 """Events folded into one transaction by a rebuild."""
 
-REPAIR_ROWS_MAX: Final = 1000
+REPAIR_ROWS_MAX: Final = 500
 """Rows of an inline projection that are put right under one hold of the append lock."""
 
 REPAIR_PASSES_MAX: Final = 100
@@ -190,9 +190,10 @@ class _Repair:
         session, model = self._session, self._model
         mark = session.high_water_mark()
         while position < mark:
-            stored = self._ahead.read(position, mark, REBUILD_EVENTS_MAX)
+            up_to = min(mark, position + SPAN_POSITIONS_MAX)
+            stored = self._ahead.read(position, up_to, REBUILD_EVENTS_MAX)
             full = len(stored) == REBUILD_EVENTS_MAX
-            batch = batch_of(model, stored, stored[-1].position if full else mark)
+            batch = batch_of(model, stored, stored[-1].position if full else up_to)
             with session.transaction() as cursor:
                 folded = fold(model, self._rows.load(cursor, batch.keys), batch)
                 if folded.failure is not None:
