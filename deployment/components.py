@@ -8,8 +8,6 @@ a new owner id, so nobody takes over leases by having a name.
 import asyncio
 import contextlib
 import socket
-import threading
-import time
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -82,25 +80,14 @@ async def manage(settings: Settings, only: tuple[str, ...], line: Lifeline) -> N
 
 
 async def _run_threads(runners: Sequence["Runner"], line: Lifeline) -> None:
-    threads = [threading.Thread(target=runner.run, name=runner.name, daemon=True) for runner in runners]
-    for thread in threads:
-        thread.start()
+    from projections.projector import Projector
+
+    projector = Projector(runners)
+    projector.start()
     line.ready()
     await line.stop.wait()
-    for runner in runners:
-        runner.stop()
-    await asyncio.to_thread(_join, threads, BATCH_STOP_SECONDS_MAX)
-    for runner, thread in zip(runners, threads, strict=True):
-        if thread.is_alive():
-            _log.warning("cut off", projection=runner.name)
-            runner.interrupt()
-    await asyncio.to_thread(_join, threads, CUT_OFF_SECONDS_MAX)
-
-
-def _join(threads: list[threading.Thread], seconds_max: float) -> None:
-    deadline = time.monotonic() + seconds_max
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
+    for name in await asyncio.to_thread(projector.stop, BATCH_STOP_SECONDS_MAX, CUT_OFF_SECONDS_MAX):
+        _log.warning("cut off", projection=name)
 
 
 def _report(event: str, details: Mapping[str, Any]) -> None:

@@ -17,8 +17,11 @@ from projections.postgres import PostgresSession, RowStore
 from projections.registry import PROJECTIONS
 from projections.runner import RETRY_SECONDS, Report, Runner, unheard
 
-STOP_SECONDS_MAX: Final = 5.0
-"""Seconds that `stop` takes at most, unless told otherwise."""
+BATCH_STOP_SECONDS_MAX: Final = 15.0
+"""Seconds that runners may take to end their batch; then it is cut off, undone and repeated later."""
+
+CUT_OFF_SECONDS_MAX: Final = 2.0
+"""Seconds that a runner that was cut off may take to end, before `stop` returns without it."""
 
 WakeUps = Callable[[], Iterator[None]]
 """Gives an iterator that yields whenever the log may have grown, and at least every few seconds (`Waker.wakes` of the store)."""
@@ -58,27 +61,35 @@ class Projector:
         for runner in self.runners:
             runner.wake()
 
-    def stop(self, timeout_seconds: float = STOP_SECONDS_MAX) -> tuple[str, ...]:
-        """End all runners: after the batch at hand, or by cancelling it when half of the time is over.
+    def stop(
+        self, batch_seconds: float = BATCH_STOP_SECONDS_MAX, cut_off_seconds: float = CUT_OFF_SECONDS_MAX
+    ) -> tuple[str, ...]:
+        """End all runners after the batch at hand; those that need longer than `batch_seconds` by cancelling it.
 
-        Returns the names of those that have not ended in time (their threads hold nothing that outlives the process).
+        Returns the names of those that had to be cut off, ended or not: what a thread holds ends with the process.
         """
-        until = time.monotonic() + timeout_seconds
         self._stopping.set()
         for runner in self.runners:
             runner.stop()
-        self._join(until - timeout_seconds / 2)
-        for runner in self.runners:
-            if self._threads[runner.name].is_alive():
-                threading.Thread(target=runner.interrupt, daemon=True).start()
-        self._join(until)
-        return tuple([name for name, thread in self._threads.items() if thread.is_alive()])
+        self._join(batch_seconds)
+        late = [runner for runner in self.runners if self._threads[runner.name].is_alive()]
+        # In threads: a server that hangs must not hold this up.
+        cutters = [threading.Thread(target=runner.interrupt, daemon=True) for runner in late]
+        for cutter in cutters:
+            cutter.start()
+        if late:
+            until = time.monotonic() + cut_off_seconds
+            self._join(cut_off_seconds)
+            for cutter in cutters:
+                cutter.join(max(0.0, until - time.monotonic()))
+        return tuple([runner.name for runner in late])
 
     def progress(self) -> dict[str, Progress | None]:
         """What each runner did last, by name; None for one that stands by or is reconnecting."""
         return {runner.name: runner.progress for runner in self.runners}
 
-    def _join(self, until: float) -> None:
+    def _join(self, seconds_max: float) -> None:
+        until = time.monotonic() + seconds_max
         for thread in self._threads.values():
             thread.join(max(0.0, until - time.monotonic()))
 

@@ -113,15 +113,18 @@ DELETE FROM finaz.projections AS p WHERE p.name = %(name)s AND p.role <> 'active
 
 -- name: lock_served
 -- Its runner cannot commit from here on, so that the swap happens at one position.
-SELECT p.position, p.state, p.heartbeat_at, p.owner FROM finaz.projections AS p WHERE p.name = %(name)s AND p.role = 'active' FOR UPDATE
+SELECT p.position, p.generation FROM finaz.projections AS p WHERE p.name = %(name)s AND p.role = 'active' FOR UPDATE
 
 -- name: retire
 UPDATE finaz.projections AS p SET role = 'retired' WHERE p.name = %(name)s AND p.role = 'active'
 
 -- name: activate
--- What an operator had paused stays paused.
-UPDATE finaz.projections AS p SET role = 'active', state = %(state)s, heartbeat_at = %(heartbeat_at)s, owner = %(owner)s
-WHERE p.name = %(name)s AND p.role = 'building'
+-- What an operator had paused stays paused; the runner, if there is one, is still the one of the copy that was served.
+UPDATE finaz.projections AS p
+SET role = 'active', state = CASE WHEN served.state = 'paused' THEN 'paused' ELSE 'running' END,
+    owner = served.owner, heartbeat_at = served.heartbeat_at, pause_reason = served.pause_reason, paused_by = served.paused_by
+FROM finaz.projections AS served
+WHERE p.name = %(name)s AND p.role = 'building' AND served.name = p.name AND served.generation = %(served)s
 RETURNING p.generation, p.position
 
 -- name: create_copy

@@ -135,16 +135,13 @@ class _Build:
         """Hold the copy that is served, fold what it has and we have not, and change places with it."""
         session = self._session
         with session.transaction():
-            position, state, heartbeat_at, owner = session.row("lock_served", self._name)
+            position, generation = session.row("lock_served", self._name)
             while session.look().position < position:
                 progress = run_once(session, self._model, REBUILD_EVENTS_MAX)
                 if progress.failure is not None:
                     raise _stopped(self._model.name, progress.failure)
             session.change("retire", self._name)
-            state = "paused" if state == "paused" else "running"
-            served = session.row(
-                "activate", {**self._name, "state": state, "heartbeat_at": heartbeat_at, "owner": owner}
-            )
+            served = session.row("activate", {**self._name, "served": generation})
         return Rebuilt(self._model.name, *served)
 
     def _drop_unserved(self) -> None:

@@ -66,7 +66,7 @@ def test_any_cut_into_batches_and_any_crash_gives_the_fold(
         assert served(log, name) == expected(name, events)
 
 
-@random_histories
+@settings(random_histories, max_examples=15)
 @given(history=histories(), damage=st.sampled_from(("nothing", "emptied", "old rows")), seen=st.integers(0, 100))
 def test_a_rebuild_gives_the_same_rows(log: Log, database: str, history: History, damage: str, seen: int) -> None:
     """Any projection, inline ones too, emptied, or still holding the rows of an earlier day: a rebuild gives the fold."""

@@ -246,10 +246,11 @@ def test_a_new_copy_has_the_indexes_of_the_old_one(log: Log, database: str) -> N
 def test_a_rebuild_of_a_paused_projection_leaves_it_paused(log: Log, database: str, projections: Projections) -> None:
     """A rebuild brings a paused projection's rows to where the log is, and does not set it going."""
     events = store(log, History(HISTORY.events, HISTORY.appends[:20]))
-    projections.pause("runs")
+    projections.pause("runs", "looking at it", "ana")
     assert rebuild_blocking(database, PROJECTIONS["runs"], "rebuilder") is not None
     status = projections.status("runs")
     assert (status.state.value, status.position) == ("paused", len(events))
+    assert (status.pause_reason, status.paused_by) == ("looking at it", "ana")
     with session_of(database, "runs") as session:
         assert session.look().generation == 2
 

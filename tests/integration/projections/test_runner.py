@@ -344,6 +344,18 @@ def test_a_stopped_projection_goes_on_when_the_event_can_be_applied(
 # ------------------------------------------------------------------------------------------------ stopping, pausing, waiting
 
 
+def test_a_projection_passes_over_what_is_not_for_it(log: Log, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With nothing to fold for long, it moves on by `SPAN_POSITIONS_MAX` at a time, so that it beats and can be stopped."""
+    monkeypatch.setattr(running, "SPAN_POSITIONS_MAX", 10)
+    events = store(log, HISTORY)
+    nothing: ReadModel[Any, Any] = ReadModel("leases", ("nothing",), lambda event: None, lambda row, recorded: row)
+    with session_of(database, "leases") as session:
+        session._categories = ["nothing"]
+        positions = [run_once(session, nothing).position for _ in range(-(-len(events) // 10))]
+    assert positions == [min(10 * n, len(events)) for n in range(1, len(positions) + 1)]
+    assert positions[-1] == len(events)
+
+
 def test_stopping_is_bounded_however_much_there_is_to_do(log: Log, database: str) -> None:
     """With a long backlog and slow folds, a stop waits for one batch at most, and what was committed stays."""
     store_all(log, HISTORY.appends)
@@ -371,7 +383,7 @@ def test_stopping_is_bounded_however_much_there_is_to_do(log: Log, database: str
 
 
 def test_stopping_interrupts_a_statement_that_hangs(log: Log, database: str) -> None:
-    """Somebody holds the projection's row: a stop does not wait for them, and says if a runner has not ended."""
+    """Somebody holds the projection's row: a stop does not wait for them, and says whom it cut off."""
     store_all(log, HISTORY.appends)
     with psycopg.connect(database) as somebody:
         somebody.execute("SELECT 1 FROM finaz.projections WHERE name = 'leases' FOR UPDATE")
@@ -379,7 +391,9 @@ def test_stopping_interrupts_a_statement_that_hangs(log: Log, database: str) -> 
         projector.start()
         waiting = "SELECT pid FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
         until(lambda: len(execute(database, waiting, "finaz projection leases")) == 1)
-        assert projector.stop(timeout_seconds=2.0) == ()
+        assert projector.stop(0.5, PATIENCE_SECONDS) == ("leases",)
+    with session_of(database, "leases") as session:
+        assert session.look().position == 0
 
 
 def test_a_paused_projection_stays_where_it_is(log: Log, database: str, projections: Projections) -> None:

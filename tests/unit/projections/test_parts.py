@@ -209,7 +209,7 @@ def test_a_projector_says_who_has_not_ended() -> None:
     with finally_let_go():
         projector = Projector([Runner(MODEL, open_session)])
         projector.start()
-        assert projector.stop(0.2) == ("m",)
+        assert projector.stop(0.1, 0.1) == ("m",)
 
 
 def test_names_are_those_of_their_models() -> None:
