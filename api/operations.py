@@ -45,24 +45,26 @@ class ClientGoneError(Exception):
 class Call:
     """One request, as a handler sees it."""
 
-    __slots__ = ("arguments", "path_arguments", "principal", "receive", "request_id", "scope")
+    __slots__ = ("_headers", "_repeats", "arguments", "path_arguments", "principal", "receive", "request_id", "scope")
 
-    def __init__(self, scope: HTTPScope, receive: Receive, request_id: str) -> None:
+    def __init__(self, scope: HTTPScope, receive: Receive) -> None:
         self.scope = scope
         self.receive = receive
-        self.request_id = request_id
+        given = list(scope["headers"])
+        self._headers = dict(given)
+        self._repeats = len(given) != len(self._headers)
+        self.request_id = _request_id(self._headers.get(b"x-request-id"))
         self.principal = _NOBODY
         self.arguments: Mapping[str, Any] = {}
         self.path_arguments: Mapping[str, Any] = {}
 
     def header(self, name: bytes) -> bytes | None:
         """The header's value (lower-case name); one that stands twice with different values is refused."""
-        found: bytes | None = None
-        for key, value in self.scope["headers"]:
-            if key == name:
-                if found is not None and found != value:
+        found = self._headers.get(name)
+        if found is not None and self._repeats:
+            for key, value in self.scope["headers"]:
+                if key == name and value != found:
                     raise InputError("the header stands twice", at=name.decode(), expected="it once")
-                found = value
         return found
 
     def text_header(self, name: bytes, error: type[InputError]) -> str | None:
@@ -178,17 +180,17 @@ async def respond(
 ) -> None:
     """Serve one request by the operation; never raises but for cancellation."""
     started = time.perf_counter()
-    request_id = request_id_of(scope)
+    call = Call(scope, receive)
     status = 499  # the client went away
     try:
-        answer = await _answer(operation, edge, path_values, Call(scope, receive, request_id))
+        answer = await _answer(operation, edge, path_values, call)
         status = answer.status
         if isinstance(answer, Answer):
-            await _send_answer(answer, request_id, send)
+            await _send_answer(answer, call.request_id, send)
         else:
-            await _send_stream(answer, request_id, receive, send)
+            await _send_stream(answer, call.request_id, receive, send)
     except ClientGoneError:
-        _log.debug("client gone", request_id=request_id, operation=operation.name)
+        _log.debug("client gone", request_id=call.request_id, operation=operation.name)
     finally:
         edge.metrics.request(operation.name, operation.method, status, time.perf_counter() - started)
 
@@ -223,9 +225,12 @@ def problem_answer(error: Exception, request_id: str, **where: Any) -> Answer:
 
 def request_id_of(scope: HTTPScope) -> str:
     """The caller's `X-Request-Id`, if it is fit to be logged and returned; else a new one."""
-    for key, value in scope["headers"]:
-        if key == b"x-request-id" and _REQUEST_ID.match(value):
-            return value.decode("ascii")
+    return _request_id(dict(scope["headers"]).get(b"x-request-id"))
+
+
+def _request_id(given: bytes | None) -> str:
+    if given is not None and _REQUEST_ID.match(given):
+        return given.decode("ascii")
     return new_event_id().hex  # random, and needs no system call
 
 

@@ -6,15 +6,17 @@ here.
 """
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any, Final
 
+import msgspec
 import structlog
 
 from api.answers import Answer, Headers, json_answer
 from api.auth import Scope
-from api.operations import AnswerSpec, BodySpec, Call, Operation
+from api.operations import AnswerSpec, BodySpec, Call, Handler, Operation
 from api.parameters import Parameter, Place, choice, instant, integer, looked_up_name, pattern
 from api.parts import ApiParts
 from api.run_schemas import RUN_BODY_EXAMPLE, RUN_BODY_SCHEMA, SWEEP_BODY_EXAMPLE, SWEEP_BODY_SCHEMA
@@ -42,6 +44,7 @@ WAIT_SECONDS_MAX: Final = 30
 """How long a read may wait for a position."""
 
 REPLAYED: Final = b"idempotency-replayed"
+_std_log: Final = logging.getLogger("finaz.api")
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger("finaz.api")
 
 RUN_ID: Final = pattern("run_id", "The run's id.", RUN_ID_PATTERN, RunNotFoundError, place=Place.PATH)
@@ -90,57 +93,27 @@ _LIST_PARAMETERS: Final = (
 def operations(parts: ApiParts) -> Iterator[Operation]:
     """The operations of runs."""
     handlers = _Handlers(parts)
-    one_run = (RUN_ID,)
-    run_view = {"application/json": reference(RunView)}
-    yield Operation(
-        name="submitRun",
-        method="POST",
-        path="/v1/runs",
+    yield _submission(
+        "submitRun",
+        "/v1/runs",
+        handlers.submit_run,
+        parts.body_bytes_max,
         summary="Submit a run",
         description="Idempotent: the same key with the same typed body is the same run and the same answer.",
-        scope=Scope.RUNS_WRITE,
-        parameters=(_KEY,),
-        body=BodySpec(
-            media_type="application/json",
-            bytes_max=parts.body_bytes_max,
-            schema=RUN_BODY_SCHEMA,
-            example=RUN_BODY_EXAMPLE,
-        ),
-        answers=(
-            AnswerSpec(
-                status=202,
-                description="The run is admitted, now or before.",
-                content={"application/json": reference(Admitted)},
-                headers=_SUBMITTED_HEADERS,
-            ),
-        ),
-        problems=(404, 409, 422),
-        handler=handlers.submit_run,
+        schema=RUN_BODY_SCHEMA,
+        example=RUN_BODY_EXAMPLE,
+        answer=Admitted,
     )
-    yield Operation(
-        name="submitSweep",
-        method="POST",
-        path="/v1/sweeps",
+    yield _submission(
+        "submitSweep",
+        "/v1/sweeps",
+        handlers.submit_sweep,
+        parts.body_bytes_max,
         summary="Submit a sweep: flows × instruments × parameters, each a run",
         description="All runs of a sweep are admitted in one append, or none.",
-        scope=Scope.RUNS_WRITE,
-        parameters=(_KEY,),
-        body=BodySpec(
-            media_type="application/json",
-            bytes_max=parts.body_bytes_max,
-            schema=SWEEP_BODY_SCHEMA,
-            example=SWEEP_BODY_EXAMPLE,
-        ),
-        answers=(
-            AnswerSpec(
-                status=202,
-                description="The sweep is admitted, now or before.",
-                content={"application/json": reference(SweepAdmitted)},
-                headers=_SUBMITTED_HEADERS,
-            ),
-        ),
-        problems=(404, 409, 422),
-        handler=handlers.submit_sweep,
+        schema=SWEEP_BODY_SCHEMA,
+        example=SWEEP_BODY_EXAMPLE,
+        answer=SweepAdmitted,
     )
     yield Operation(
         name="listRuns",
@@ -150,11 +123,7 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         description="A principal sees its own runs; one that operates sees everybody's.",
         scope=Scope.RUNS_READ,
         parameters=_LIST_PARAMETERS,
-        answers=(
-            AnswerSpec(
-                status=200, description="A page of runs.", content={"application/json": reference(RunListDocument)}
-            ),
-        ),
+        answers=(AnswerSpec(status=200, description="A page of runs.", content=_json_of(RunListDocument)),),
         problems=(404, 409, 422),
         handler=handlers.list_runs,
     )
@@ -164,8 +133,8 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         path="/v1/runs/{run_id}",
         summary="Look at a run",
         scope=Scope.RUNS_READ,
-        parameters=one_run,
-        answers=(AnswerSpec(status=200, description="The run as of now.", content=run_view),),
+        parameters=(RUN_ID,),
+        answers=(AnswerSpec(status=200, description="The run as of now.", content=_json_of(RunView)),),
         problems=(404,),
         handler=handlers.get_run,
     )
@@ -176,8 +145,8 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         summary="Ask that a run end without a result",
         description="A queued run ends at once, a running one at its next border between stages. Asking twice is asking once.",
         scope=Scope.RUNS_WRITE,
-        parameters=one_run,
-        answers=(AnswerSpec(status=202, description="It was asked; the run as of now.", content=run_view),),
+        parameters=(RUN_ID,),
+        answers=(AnswerSpec(status=202, description="It was asked; the run as of now.", content=_json_of(RunView)),),
         problems=(404, 409),
         handler=handlers.cancel_run,
     )
@@ -187,16 +156,48 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         path="/v1/runs/{run_id}/events",
         summary="The run's history, its leases included",
         scope=Scope.RUNS_READ,
-        parameters=one_run,
-        answers=(
-            AnswerSpec(
-                status=200,
-                description="Every event, by position.",
-                content={"application/json": reference(EventList)},
-            ),
-        ),
+        parameters=(RUN_ID,),
+        answers=(AnswerSpec(status=200, description="Every event, by position.", content=_json_of(EventList)),),
         problems=(404,),
         handler=handlers.history,
+    )
+
+
+def _json_of(answer: type[msgspec.Struct]) -> dict[str, dict[str, Any]]:
+    return {"application/json": reference(answer)}
+
+
+def _submission(
+    name: str,
+    path: str,
+    handler: Handler,
+    bytes_max: int,
+    *,
+    summary: str,
+    description: str,
+    schema: dict[str, Any],
+    example: Any,
+    answer: type[msgspec.Struct],
+) -> Operation:
+    """A submission under an idempotency key: answered 202 with the same body, now and ever after."""
+    admitted = AnswerSpec(
+        status=202,
+        description="It is admitted, now or before.",
+        content=_json_of(answer),
+        headers=_SUBMITTED_HEADERS,
+    )
+    return Operation(
+        name=name,
+        method="POST",
+        path=path,
+        summary=summary,
+        description=description,
+        scope=Scope.RUNS_WRITE,
+        parameters=(_KEY,),
+        body=BodySpec(media_type="application/json", bytes_max=bytes_max, schema=schema, example=example),
+        answers=(admitted,),
+        problems=(404, 409, 422),
+        handler=handler,
     )
 
 
@@ -213,14 +214,17 @@ class _Handlers:
             await self._look_for_snapshot(value, error)
             raise
         self._parts.metrics.admitted("runs.create", replayed=done.replayed)
-        _log.info(
-            "run admitted",
-            run_id=done.run_id,
-            position=done.position,
-            replayed=done.replayed,
-            principal=call.principal.name,
-            request_id=call.request_id,
-        )
+        if _std_log.isEnabledFor(
+            logging.DEBUG
+        ):  # a line for each would cost a tenth of the admission; the log of events has it
+            _log.debug(
+                "run admitted",
+                run_id=done.run_id,
+                position=done.position,
+                replayed=done.replayed,
+                principal=call.principal.name,
+                request_id=call.request_id,
+            )
         answer = Admitted(run_id=done.run_id, position=done.position, body_hash=done.body_hash)
         return json_answer(answer, 202, _submitted(f"/v1/runs/{done.run_id}", replayed=done.replayed))
 
