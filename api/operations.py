@@ -28,6 +28,7 @@ from domain.errors import (
     BodyTooLargeError,
     InputError,
     MediaTypeUnsupportedError,
+    OverloadedError,
 )
 from services.event_ids import new_event_id
 
@@ -178,7 +179,7 @@ class Edge(msgspec.Struct, frozen=True):
 async def respond(
     operation: Operation, edge: Edge, path_values: Mapping[str, str], scope: HTTPScope, receive: Receive, send: Send
 ) -> None:
-    """Serve one request by the operation; never raises but for cancellation."""
+    """Serve one request by the operation. Cancelled before its answer, it is answered 503."""
     started = time.perf_counter()
     call = Call(scope, receive)
     status = 499  # the client went away
@@ -208,6 +209,9 @@ async def _answer(operation: Operation, edge: Edge, path_values: Mapping[str, st
         return await operation.handler(call)
     except ClientGoneError:
         raise
+    except asyncio.CancelledError:
+        # Only a server that has to stop now cancels; whether an append was made or not, the client may safely ask again.
+        return problem_of(OverloadedError("the server is stopping", at="request"), call.request_id)
     except Exception as error:
         return problem_answer(error, call.request_id, operation=operation.name, principal=call.principal.name)
 

@@ -1,7 +1,7 @@
 """Serve the application: uvicorn on uvloop and httptools, stopped gracefully and within a bounded time.
 
 On SIGTERM or SIGINT: no new connections, watches end (their clients resume elsewhere), requests in flight have
-`SHUTDOWN_SECONDS_MAX` to finish, then they are cut. A cut submission is what a crash is: appended whole or not at all, and the
+`SHUTDOWN_SECONDS_MAX` to finish, then they are answered 503. A submission that is cut so was appended whole or not at all, and the
 client's repeat gets the same answer.
 """
 

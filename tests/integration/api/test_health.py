@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api import app, health
+from api import app, health, server
 from api.answers import Answer, json_answer
 from api.metrics import METRIC_NAMES
 from api.operations import AnswerSpec, Call, Operation
@@ -148,3 +148,18 @@ async def test_a_stopping_server_finishes_what_it_has_begun(database: str, tmp_p
         api.server.should_exit = True
         asyncio.get_running_loop().call_later(0.3, gate.open.set)
         assert (await waiting).json() == {"done": True}
+
+
+async def test_a_stopping_server_waits_no_longer_than_its_limit(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that never ends is answered that it may be made again, and the server ends all the same."""
+    monkeypatch.setattr(server, "SHUTDOWN_SECONDS_MAX", 0.2)
+    gate = Gate()
+    async with api_rig(database, tmp_path, extra=[gate.operation]) as api:
+        waiting = asyncio.create_task(api.as_(None).get("/gate"))
+        await gate.entered.wait()
+        assert api.server is not None
+        api.server.should_exit = True
+        cut = await waiting
+        assert (cut.status_code, problem(cut)["code"]) == (503, "OVERLOADED")

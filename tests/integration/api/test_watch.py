@@ -121,6 +121,17 @@ async def test_a_watcher_that_falls_behind_still_sees_everything(api: ApiRig, mo
         assert await watch_.rest() == [event.topic for event in events]
 
 
+async def test_the_tail_reads_in_bounded_batches(api: ApiRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More events than one read brings: it reads on, and nothing is missing."""
+    monkeypatch.setattr(tail, "TAIL_BATCH_EVENTS_MAX", 3)
+    run_id = (await api.submit())["run_id"]
+    events = life(run_id, 10)
+    async with watching(api, run_id) as watch_:
+        await watch_.next()
+        await happen(api, run_id, 2, *events)
+        assert await watch_.rest() == [event.topic for event in events]
+
+
 async def test_many_watch_at_once_and_each_sees_its_own(api: ApiRig) -> None:
     """Watchers of several runs each get the events of theirs and no others."""
     runs = [(await api.submit())["run_id"] for _ in range(5)]
