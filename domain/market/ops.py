@@ -53,7 +53,8 @@ class Op:
 
     `inputs` names its columns in order; `fold(state, n, p, columns, out)` computes; the first `integers` scalars of a state are
     counters, of which the first counts ticks since the start up to `full(n)` and, where `blocks`, the second is the place in the
-    ring; `blocks` rings of `n` slots follow the scalars, each with `sentinels` slots that stay zero.
+    ring; `blocks` rings of `n` slots follow the scalars, each with `sentinels` slots that stay zero, the last `tail_blocks` of
+    them written only when a block is turned.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Op:
     integers: int
     blocks: int = 0
     sentinels: int = 0
+    tail_blocks: int = 0
     constant: Callable[[Parameters], float] = lambda parameters: 0.0
     seen_beyond_length: int = 0
 
@@ -125,9 +127,10 @@ class OpState:
     def _bury(self, state: Floats) -> None:
         """Zero the ring slots that were not written since the op last started: what they hold reaches no result."""
         if self.op.blocks and state[0] < self._n:
-            live, width = int(state[1]), self._n + self.op.sentinels
+            width = self._n + self.op.sentinels
             for block in range(self.op.blocks):
                 start = self.op.scalars + block * width
+                live = int(state[1]) if block < self.op.blocks - self.op.tail_blocks else 0
                 state[start + live : start + width] = 0.0
 
 
@@ -195,6 +198,7 @@ _OPS: Final = (
         3,
         blocks=2,
         sentinels=1,
+        tail_blocks=1,
         constant=lambda parameters: float(parameters["ddof"]),
     ),
 )

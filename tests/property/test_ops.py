@@ -61,6 +61,16 @@ def test_incremental_equals_batch_to_the_bit(key: tuple[str, int], data: st.Data
     assert canonical(state.state_document()) == canonical(whole.state_document())
 
 
+def test_what_a_start_left_behind_is_in_no_state() -> None:
+    """A window turned before a gap leaves slots that are dead after it: a state shows nothing of them, in any of its blocks."""
+    values = np.array([math.nan, 1.0, 2.0, math.nan, 1.0])
+    for (name, version), op in OPS.items():
+        whole, fresh = OpState(op, parameters_of(op, 2)), OpState(op, parameters_of(op, 2))
+        whole.fold(tuple(values for _ in op.inputs))
+        fresh.fold(tuple(values[-1:].copy() for _ in op.inputs))
+        assert whole.state_document() == fresh.state_document(), (name, version)
+
+
 @pytest.mark.parametrize("key", ALL)
 @given(data=st.data())
 def test_a_gap_is_a_start_from_nothing(key: tuple[str, int], data: st.DataObject) -> None:
