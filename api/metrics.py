@@ -29,6 +29,8 @@ METRIC_NAMES: Final = (
     "finaz_projection_lag_events",
     "finaz_projection_lag_seconds",
     "finaz_projection_alive",
+    "finaz_discrepancies",
+    "finaz_dead_letters",
 )
 """Every metric name, frozen."""
 
@@ -105,6 +107,12 @@ def _families(measured: Measures | None) -> Iterable[GaugeMetricFamily]:
     queue = [((kind, state), count) for kind, state, count in measured.queue]
     yield _gauge("finaz_queue_items", "Items of the outbox.", ("kind", "state"), queue)
     yield _gauge("finaz_runs", "Runs by state.", ("state",), [((state,), count) for state, count in measured.runs])
+    found = [((kind, state), count) for kind, state, count in measured.discrepancies]
+    yield _gauge(
+        "finaz_discrepancies", "What was found and is not settled; ALERTED asks an operator.", ("kind", "state"), found
+    )
+    letters = [((manager,), count) for manager, count in measured.dead_letters]
+    yield _gauge("finaz_dead_letters", "What process managers could not do.", ("manager",), letters)
     name = ("projection",)
     yield _gauge("finaz_projection_position", "Position reached.", name, [((p.name,), p.position) for p in projections])
     yield _gauge(

@@ -68,7 +68,9 @@ def integer(
     return Parameter(name=name, place=place, description=description, schema=schema, read=read, default=default)
 
 
-def choice(name: str, description: str, values: Iterable[str], *, repeated: bool = False) -> Parameter:
+def choice(
+    name: str, description: str, values: Iterable[str], *, repeated: bool = False, default: str | None = None
+) -> Parameter:
     """One of the given words; `repeated`: any of several."""
     words = tuple(values)
 
@@ -77,14 +79,31 @@ def choice(name: str, description: str, values: Iterable[str], *, repeated: bool
             raise InputError(f"{text[:40]!r} is not allowed", at=at, expected=f"one of {', '.join(words)}")
         return text
 
+    schema: dict[str, Any] = {"type": "string", "enum": list(words)}
+    if default is not None:
+        schema["default"] = default
     return Parameter(
         name=name,
         place=Place.QUERY,
         description=description,
-        schema={"type": "string", "enum": list(words)},
+        schema=schema,
         read=read,
         repeated=repeated,
+        default=default,
     )
+
+
+def known_name(name: str, description: str, values: Iterable[str], error: type[FinazError]) -> Parameter:
+    """One of the given words in the path; anything else is `error`."""
+    words = tuple(values)
+
+    def read(text: str, at: str) -> str:
+        if text not in words:
+            raise error(f"{text[:80]!r} is not one", at=at, expected=f"one of {', '.join(words)}")
+        return text
+
+    schema = {"type": "string", "enum": list(words)}
+    return Parameter(name=name, place=Place.PATH, description=description, schema=schema, read=read, required=True)
 
 
 def pattern(name: str, description: str, expression: str, error: type[FinazError], *, place: Place) -> Parameter:

@@ -9,6 +9,7 @@ from api.auth import Tokens
 from api.metrics import Metrics
 from api.tail import LogTail
 from services.admission import Admissions
+from services.alerts import Alerts
 from services.ports import BlobStore, EventLog
 from services.read_models import ReadModels
 from services.results import Results
@@ -35,6 +36,7 @@ class ApiParts(msgspec.Struct, frozen=True, kw_only=True):
     runs: Runs
     results: Results
     listing: RunListing
+    alerts: Alerts
     read_models: ReadModels
     tokens: Tokens
     tail: LogTail

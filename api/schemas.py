@@ -14,6 +14,7 @@ from api.name_pattern import name_pattern
 from api.run_schemas import FLOW
 from domain.errors import FinazError
 from domain.events import Recorded
+from services.alerts import AlertView, DeadLetter
 from services.read_models import ProjectionView
 from services.runs import PublishedResult, RunView
 
@@ -79,6 +80,36 @@ class ProjectionList(msgspec.Struct, frozen=True, kw_only=True):
     items: tuple[ProjectionView, ...]
 
 
+class AlertList(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of alerts, newest first; `position` is how far into the log it looks. The last page's `next_cursor` is null."""
+
+    items: tuple[AlertView, ...]
+    next_cursor: str | None
+    position: int
+
+
+class AlertResolved(msgspec.Struct, frozen=True, kw_only=True):
+    """The alert is resolved, by the event at this position of the log."""
+
+    kind: str
+    run_id: str
+    position: int
+
+
+class DeadLetterList(msgspec.Struct, frozen=True, kw_only=True):
+    """Dead letters, the oldest first; so many at most that those behind them come into view as these are dealt with."""
+
+    items: tuple[DeadLetter, ...]
+
+
+class DeadLetterChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a dead letter: `pending` (it is tried again) or `discarded`."""
+
+    manager: str
+    command_id: UUID
+    state: str
+
+
 class ResultList(msgspec.Struct, frozen=True, kw_only=True):
     """The published results of a run."""
 
@@ -122,12 +153,17 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 _ANSWERS: Final = (
     Admitted,
+    AlertList,
+    AlertResolved,
     ArtifactStored,
+    DeadLetterChanged,
+    DeadLetterList,
     EventList,
     Health,
     LogPage,
     Problem,
     ProjectionList,
+    ProjectionView,
     ResultList,
     RunList,
     RunView,

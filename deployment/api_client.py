@@ -134,6 +134,44 @@ class ApiClient:
         """How far each projection has come."""
         return list(self._json("GET", "/v1/projections")["items"])
 
+    # ---------------------------------------------------------------- what operators do
+
+    def alerts(self, state: str, limit: int | None = None) -> Iterator[dict[str, Any]]:
+        """What the reconciler found and is in this state, the newest first, at most `limit`."""
+        return self._items("/v1/alerts", {"state": state}, limit)
+
+    def resolve_alert(self, kind: str, run_id: str, note: str) -> dict[str, Any]:
+        """Say that an alert was dealt with; the position of the event that says so."""
+        return self._json("POST", f"/v1/alerts/{_part(kind)}/{_part(run_id)}/resolve", {"note": note})
+
+    def dead_letters(self, manager: str | None) -> list[dict[str, Any]]:
+        """What process managers (this one, or all) could not do, the oldest first."""
+        filters = {} if manager is None else {"manager": manager}
+        return list(self._json("GET", "/v1/dead-letters", **filters)["items"])
+
+    def revive_dead_letter(self, manager: str, command_id: str) -> dict[str, Any]:
+        """Have a dead letter tried again; what became of it."""
+        return self._json("POST", f"/v1/dead-letters/{_part(manager)}/{_part(command_id)}/revive")
+
+    def discard_dead_letter(self, manager: str, command_id: str, reason: str) -> dict[str, Any]:
+        """Have done with a dead letter; what became of it."""
+        path = f"/v1/dead-letters/{_part(manager)}/{_part(command_id)}/discard"
+        return self._json("POST", path, {"reason": reason})
+
+    def pause_projection(self, name: str, reason: str) -> dict[str, Any]:
+        """Have a projection or process manager stay where it is; it as it then stands."""
+        return self._json("POST", f"/v1/projections/{_part(name)}/pause", {"reason": reason})
+
+    def resume_projection(self, name: str) -> dict[str, Any]:
+        """Let it go on; it as it then stands."""
+        return self._json("POST", f"/v1/projections/{_part(name)}/resume")
+
+    def replay_process_manager(self, name: str) -> dict[str, Any]:
+        """Have a paused process manager fold the log again from its beginning; it as it then stands."""
+        return self._json("POST", f"/v1/projections/{_part(name)}/replay")
+
+    # ---------------------------------------------------------------- how the server is
+
     def readiness(self) -> tuple[bool, dict[str, Any]]:
         """Whether the server is ready for work, and what it says of its parts."""
         answer = self._ask("GET", "/health/ready", repeat=False, accept_failure=True)
@@ -147,8 +185,11 @@ class ApiClient:
         replayed = answer.headers.get("idempotency-replayed", "false") == "true"
         return {**parse(answer.content), "replayed": replayed}
 
-    def _json(self, method: str, path: str, **params: Any) -> dict[str, Any]:
-        document: dict[str, Any] = parse(self._ask(method, path, params=params).content)
+    def _json(self, method: str, path: str, body: Any = None, **params: Any) -> dict[str, Any]:
+        sent: dict[str, Any] = {}
+        if body is not None:
+            sent = {"content": canonical(body), "headers": {"content-type": "application/json"}}
+        document: dict[str, Any] = parse(self._ask(method, path, params=params, **sent).content)
         return document
 
     def _items(self, path: str, filters: Mapping[str, Any], limit: int | None) -> Iterator[dict[str, Any]]:

@@ -6,24 +6,76 @@ stream; a dead letter is revived or discarded once. A crash leaves each done or 
 
 import asyncio
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID, uuid4
 
-from domain.discrepancies.aggregate import Discrepancy, DiscrepancyState, decide, evolve
+import msgspec
+
+from domain.discrepancies.aggregate import NOTE_CHARACTERS_MAX, Discrepancy, DiscrepancyState, decide, evolve
 from domain.discrepancies.messages import DiscrepancyKind, ResolveAlert
 from domain.errors import AlertNotFoundError, BodyInvalidError
 from domain.events import Metadata
 from domain.identity import discrepancy_stream
 from projections.discrepancies.postgres import DiscrepanciesReader
 from projections.discrepancies.projection import DiscrepancyRow
-from projections.reading import Page
+from projections.reading import PAGE_ROWS_MAX, Page
+from projections.registry import PROCESS_MANAGERS, PROJECTIONS
 from projections.status import Projections
 from services import effects
-from services.adapters.manager_store import DeadLetter, ManagerOperations
+from services.adapters.manager_store import DEAD_LETTERS_MAX, DeadLetter, ManagerOperations
 from services.ports import Append, EventLog, NewEvent
+
+__all__ = [
+    "ALERTS_PAGE_MAX",
+    "ALERT_STATES",
+    "DEAD_LETTERS_MAX",
+    "MANAGERS",
+    "NOTE_CHARACTERS_MAX",
+    "REASON_CHARACTERS_MAX",
+    "RUNNERS",
+    "AlertView",
+    "Alerts",
+    "DeadLetter",
+    "checked_reason",
+]
 
 REASON_CHARACTERS_MAX: Final = 2000
 """Characters of the reason for which something is paused or discarded."""
+
+ALERTS_PAGE_MAX: Final = PAGE_ROWS_MAX
+"""Alerts of one page."""
+
+ALERT_STATES: Final = tuple(state.value for state in DiscrepancyState if state is not DiscrepancyState.ABSENT)
+"""The states of what was found, in their order: `FOUND`, `ALERTED`, `SETTLED`."""
+
+MANAGERS: Final = tuple(sorted(PROCESS_MANAGERS))
+"""The process managers, by name."""
+
+RUNNERS: Final = tuple(
+    sorted(PROCESS_MANAGERS.union(name for name, projection in PROJECTIONS.items() if not projection.inline))
+)
+"""What has a runner, and so can be paused and resumed: asynchronous projections and process managers, by name."""
+
+
+class AlertView(msgspec.Struct, frozen=True, kw_only=True):
+    """Two things about a run that disagreed; in state `ALERTED` an operator is asked about it.
+
+    `expected` is what the events say, `actual` what was found (both cut if long). `outcome` says how it was settled, or why it
+    could not be; `principal` who resolved it; `found_at` is the last of `times_found` times.
+    """
+
+    kind: str
+    run_id: str
+    state: str
+    expected: str
+    actual: str
+    outcome: str
+    principal: str | None
+    times_found: int
+    found_at: datetime
+    changed_at: datetime
+    position: int
 
 
 class Alerts:
@@ -37,9 +89,10 @@ class Alerts:
         self._managers = managers
         self._projections = projections
 
-    async def list(self, state: str | None, cursor: str | None, limit: int) -> Page[DiscrepancyRow]:
+    async def list(self, state: str | None, cursor: str | None, limit: int) -> Page[AlertView]:
         """Discrepancies, newest first; those in state `ALERTED` are what an operator is asked about."""
-        return await asyncio.to_thread(self._reader.list, state, cursor, limit)
+        page = await asyncio.to_thread(self._reader.list, state, cursor, limit)
+        return Page(tuple(map(_view, page.items)), page.next_cursor, page.position)
 
     async def resolve(self, kind: str, subject: str, principal: str, note: str) -> int:
         """An operator's word that an alert was dealt with; the event's position. Raises `AlertNotFoundError`."""
@@ -79,6 +132,10 @@ class Alerts:
         """Let it go on, also one that stopped at an event. Raises `ProjectionUnknownError`."""
         await asyncio.to_thread(self._projections.resume, name)
 
+    async def replay(self, manager: str) -> None:
+        """Have a paused process manager fold the log again from its beginning; nothing is issued twice. Raises `RefusedError`."""
+        await asyncio.to_thread(self._managers.replay, manager)
+
 
 def checked_reason(reason: Any) -> str:
     """The reason itself, if it is one: 1 to `REASON_CHARACTERS_MAX` characters. Else `BodyInvalidError`."""
@@ -87,3 +144,8 @@ def checked_reason(reason: Any) -> str:
             "a reason is needed", at="$.reason", expected=f"text of 1 to {REASON_CHARACTERS_MAX} characters"
         )
     return reason
+
+
+def _view(row: DiscrepancyRow) -> AlertView:
+    fields = {name: getattr(row, name) for name in AlertView.__struct_fields__ if name != "run_id"}
+    return AlertView(run_id=row.subject, **fields)

@@ -12,8 +12,11 @@ from typing import Final
 
 import msgspec
 
+from domain.discrepancies.aggregate import DiscrepancyState
+from domain.discrepancies.messages import DiscrepancyKind
 from projections.position import Health, ProjectionStatus
 from projections.reading import Query
+from projections.registry import PROCESS_MANAGERS
 from projections.statements import statements
 from projections.status import Projections
 
@@ -21,6 +24,12 @@ MEASURE_SECONDS_MIN: Final = 2.0
 """Seconds for which a count is given again instead of being counted anew."""
 
 _SQL: Final = statements("services", "read_models.sql")
+
+_UNSETTLED: Final = tuple(
+    (kind.value, state.value)
+    for kind in DiscrepancyKind
+    for state in (DiscrepancyState.FOUND, DiscrepancyState.ALERTED)
+)
 
 
 class ProjectionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,12 +55,18 @@ class ProjectionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measures(msgspec.Struct, frozen=True, kw_only=True):
-    """What the database counts: the log's last position, items of the queue by (kind, state), runs by state."""
+    """What the database counts: the log's last position, items of the queue by (kind, state), runs by state.
+
+    `discrepancies` are those not settled, by (kind, state), `dead_letters` those of each process manager; none is counted as 0, so
+    that whoever watches can tell none from no answer.
+    """
 
     log_position: int
     queue: tuple[tuple[str, str, int], ...]
     runs: tuple[tuple[str, int], ...]
     projections: tuple[ProjectionView, ...]
+    discrepancies: tuple[tuple[str, str, int], ...]
+    dead_letters: tuple[tuple[str, int], ...]
 
 
 class ReadModels:
@@ -82,11 +97,15 @@ class ReadModels:
         statuses: Sequence[ProjectionStatus] = self._projections.statuses()
         queue = tuple((str(kind), str(state), int(count)) for kind, state, count in self._query.rows(_SQL["queue"]))
         runs = tuple((str(state), int(count)) for state, count in self._query.rows(_SQL["runs_by_state"]))
+        found = {(str(kind), str(state)): int(count) for kind, state, count in self._query.rows(_SQL["discrepancies"])}
+        letters = {str(manager): int(count) for manager, count in self._query.rows(_SQL["dead_letters"])}
         return Measures(
             log_position=max((status.high_water_mark for status in statuses), default=0),
             queue=queue,
             runs=runs,
             projections=tuple(view_of_status(status) for status in statuses),
+            discrepancies=tuple((*key, found.get(key, 0)) for key in _UNSETTLED),
+            dead_letters=tuple((manager, letters.get(manager, 0)) for manager in sorted(PROCESS_MANAGERS)),
         )
 
 

@@ -23,7 +23,13 @@ COMMANDS: Final = {
     "snapshot": Place(_HERE + "snapshots:snapshot", "Import market data, look at what was imported."),
     "artifact": Place(_HERE + "artifacts:artifact", "Fetch what is stored under a content address."),
     "log": Place(_HERE + "log:log", "Read the log of all events, in order of position."),
-    "projection": Place(_HERE + "projections:projection", "See how far the read models are, rebuild one."),
+    "projection": Place(
+        _HERE + "projections:projection", "See how far the read models are, pause, resume, rebuild one."
+    ),
+    "alert": Place(_HERE + "alerts:alert", "See what the reconciler found, say that it was dealt with."),
+    "dead-letter": Place(
+        _HERE + "alerts:dead_letter", "See what process managers could not do; try it again, or don't."
+    ),
     "token": Place(_HERE + "tokens:token", "Make bearer tokens for the API."),
     "settings": Place(_HERE + "settings:settings", "Show every setting, its value and what it means."),
     "migrate": Place(_HERE + "migrate:migrate", "Bring the database to the schema of this version."),

@@ -105,7 +105,8 @@ def _wanting(manager: ProcessManager, row: InstanceRow, recorded: Recorded, want
 
 def _dead_letter(manager: ProcessManager, recorded: Recorded, error: Exception) -> Wanted:
     return Wanted(
-        command_id=command_id(manager.name, recorded.event_id, 0),
+        # Behind everything that a reaction may want: when a replay reacts at last, its wants have ids of their own.
+        command_id=command_id(manager.name, recorded.event_id, WANTS_PER_EVENT_MAX),
         name="react",
         document={"stream": recorded.stream, "version": recorded.version, "topic": recorded.event.topic},
         due_at=recorded.recorded_at,

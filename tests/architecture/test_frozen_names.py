@@ -1,4 +1,4 @@
-"""Names that others store or type are for ever: topics, projections, process managers, error codes, metrics."""
+"""Names that others store or type are for ever: topics, projections, process managers, fault points, error codes, metrics."""
 
 import ast
 import importlib
@@ -54,6 +54,9 @@ def names() -> dict[str, list[str]]:
         "error_codes": sorted({error.code for error in (FinazError, *subclasses(FinazError))}),
         "projections": sorted(constants(loaded, "NAME", "projections.")),
         "process_managers": sorted(constants(loaded, "NAME", "services.process_managers.")),
+        "fault_points": sorted(
+            {name for points in constants(loaded, "POINTS", "services.faultpoints") for name in points}
+        ),
         "metrics": sorted({name for metrics in constants(loaded, "METRIC_NAMES") for name in metrics}),
     }
 

@@ -19,13 +19,16 @@ from api.parts import ApiParts
 from api.server import Server, make_server
 from api.tail import LogTail
 from domain.canonical import parse
+from projections.discrepancies.postgres import DiscrepanciesReader
 from projections.inline import INLINE
 from projections.postgres import PostgresSession
 from projections.registry import PROJECTIONS
 from projections.runner import run_once
 from projections.runs.postgres import RunsReader
 from projections.status import Projections
+from services.adapters.manager_store import ManagerOperations
 from services.admission import Admissions
+from services.alerts import Alerts
 from services.cas import DirectoryBlobStore
 from services.read_models import ReadModels
 from services.results import Results
@@ -148,6 +151,7 @@ async def api_rig(dsn: str, folder: Path, extra: Iterable[Operation] = (), **log
                 runs=Runs(log),
                 results=Results(blobs),
                 listing=RunListing(RunsReader(log.pool), projections),
+                alerts=Alerts(log, DiscrepanciesReader(log.pool), ManagerOperations(log.pool), projections),
                 read_models=read_models,
                 tokens=Tokens([entry for _, entry in minted.values()]),
                 tail=LogTail(log, wakeups),

@@ -15,6 +15,7 @@ from domain.identity import lease_stream, run_stream
 from domain.leases.messages import LeaseGranted, LeaseRenewed
 from domain.runs.messages import RunRequested, RunRequeued, RunStarted
 from projections.projector import Projector
+from projections.status import Projections
 from services import faultpoints
 from services.adapters.manager_runner import manager_runner
 from services.adapters.manager_store import ManagerOperations
@@ -293,3 +294,23 @@ def test_an_event_whose_reaction_fails_is_set_aside_and_the_rest_goes_on(databas
         manager.error_in_react = None
         request(log, 2)
         until(lambda: sorted(manager.executed) == ["do", "later"])
+
+
+def test_a_replay_reacts_to_what_could_not_be_reacted_to(database: str, log: Log) -> None:
+    """With the fault gone, everything that the event calls for is done, once; the dead letter stays until it is discarded."""
+    run_id = request(log, 1)
+    manager, operations = Awkward(), ManagerOperations(log.pool)
+    projections = Projections(log.pool)
+    manager.error_in_react = ValueError("no idea")
+    with Desk(database, log, manager):
+        until(lambda: len(operations.dead_letters()) == 1)
+        projections.pause(manager.name, "to be replayed", "ops")
+        operations.replay(manager.name)
+        assert position(log) == 0
+        manager.error_in_react = None
+        projections.resume(manager.name)
+        until(lambda: sorted(manager.executed) == ["do", "later"])
+        (letter,) = operations.dead_letters()
+        assert letter.key == run_id
+        operations.discard(manager.name, letter.command_id, "ops", "replayed")
+    assert operations.dead_letters() == []
