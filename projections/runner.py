@@ -32,6 +32,10 @@ SPAN_POSITIONS_MAX: Final = 100_000
 POLL_SECONDS: Final = 1.0
 """A notification can be lost; so often a runner looks by itself."""
 
+LINGER_SECONDS: Final = 0.02
+"""From one look at the log to the next, at least, once it was read to its end: under load, batches instead of single events. What
+arrives after a quiet time is looked at at once."""
+
 RETRY_SECONDS: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds to wait after the first, second, … failure in a row; the last one from then on."""
 
@@ -176,6 +180,7 @@ class Runner:
         *,
         batch_events_max: int = BATCH_EVENTS_MAX,
         poll_seconds: float = POLL_SECONDS,
+        linger_seconds: float = LINGER_SECONDS,
         report: Report = unheard,
         point: Point = nowhere,
         attend: Attend = nothing_else,
@@ -186,6 +191,7 @@ class Runner:
         self._open_session = open_session
         self._batch_events_max = batch_events_max
         self._poll_seconds = poll_seconds
+        self._linger_seconds = linger_seconds
         self._report_to = report
         self._point = point
         self._attend = attend
@@ -264,6 +270,7 @@ class Runner:
         return False
 
     def _tick(self, session: Session[Any, Any]) -> None:
+        looked_at = time.monotonic()
         self._wake.clear()
         try:
             progress = run_once(session, self.model, self._batch_events_max, self._point)
@@ -281,6 +288,7 @@ class Runner:
         self._failures = 0
         if progress.caught_up or progress.state is not CopyState.RUNNING:
             self._wait(idle, wakeable=True)
+            self._wait(looked_at + self._linger_seconds - time.monotonic(), wakeable=False)
 
     def _wait(self, seconds: float, *, wakeable: bool) -> None:
         """Wait for a wake-up (or not even that), a stop, or the time."""

@@ -157,12 +157,13 @@ def test_a_runner_tries_again_with_growing_delay_and_says_why() -> None:
         said.append((event, details))
         raise RuntimeError("a broken log")
 
-    runner = Runner(MODEL, open_session, report=report)
+    runner = Runner(MODEL, open_session, linger_seconds=0.0, report=report)
 
     idle: list[float] = []
 
     def wait(seconds: float, *, wakeable: bool) -> None:
-        (idle if wakeable else waited).append(seconds)
+        if wakeable or seconds > 0:
+            (idle if wakeable else waited).append(seconds)
         if len(idle) == 2 or len(waited) > len(outcomes):
             runner.stop()
 
@@ -171,6 +172,31 @@ def test_a_runner_tries_again_with_growing_delay_and_says_why() -> None:
     delays = [details["delay_seconds"] for event, details in said if event == "projection_retrying"]
     assert delays == waited == [*RETRY_SECONDS, RETRY_SECONDS[-1], RETRY_SECONDS[-1], RETRY_SECONDS[0]]
     assert all(session.closed for session in sessions)
+
+
+def test_a_runner_lingers_between_looks_and_not_after_a_quiet_time() -> None:
+    """Woken right after a look, a runner waits for the rest of `linger_seconds`; woken later, it looks at once."""
+    sessions = Session(iter(lambda: None, 0))
+
+    def open_session() -> Any:
+        return sessions
+
+    runner = Runner(MODEL, open_session, linger_seconds=1000.0)
+    waits: list[tuple[float, bool]] = []
+
+    def wait(seconds: float, *, wakeable: bool) -> None:
+        waits.append((seconds, wakeable))
+        if len(waits) == 2:
+            runner._linger_seconds = -1.0  # as if so long a time had passed
+        if len(waits) == 4:
+            runner.stop()
+
+    runner._wait = wait  # type: ignore[method-assign]
+    runner.run()
+    (_, first), (lingered, second), (_, third), (passed, fourth) = waits
+    assert (first, second, third, fourth) == (True, False, True, False)
+    assert 0 < lingered <= 1000.0
+    assert passed < 0
 
 
 def test_a_runner_stops_at_once_whenever_it_is_told() -> None:
