@@ -18,7 +18,9 @@ from domain.errors import FinazError, StoreUnavailableError, UnauthenticatedErro
 
 
 def kinds(base: type[FinazError] = FinazError) -> list[type[FinazError]]:
-    return [base, *(kind for below in base.__subclasses__() for kind in kinds(below))]
+    """All errors of the domain: the same list whatever else has been imported (others have constructors of their own)."""
+    below = [kind for sub in base.__subclasses__() for kind in kinds(sub)]
+    return [kind for kind in (base, *below) if kind.__module__.startswith("domain.")]
 
 
 def read(answer: Answer) -> dict[str, Any]:
