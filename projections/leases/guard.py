@@ -28,7 +28,7 @@ class GuardChange(msgspec.Struct, frozen=True):
 
 def guard_change(event: Event) -> GuardChange | None:
     """The change that the event makes to its guard row, or None for events that are not about leases."""
-    if isinstance(event, LeaseGranted | LeaseRenewed):
+    if isinstance(event, (LeaseGranted, LeaseRenewed)):
         return GuardChange(event.resource, event.owner, event.token, event.ttl_seconds, False)
     if isinstance(event, LeaseReleased):
         return GuardChange(event.resource, event.owner, event.token, None, True)
