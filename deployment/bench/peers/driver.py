@@ -95,16 +95,17 @@ async def work(contender: Any, plan: dict[str, Any]) -> None:
     """Work until told to stop, then say which jobs were begun when."""
     stop = asyncio.Event()
     started: dict[str, float] = {}
-    repeated = 0
+    repeated, cpu = 0, 0.0
 
     def ran(key: str) -> None:
-        nonlocal repeated
+        nonlocal repeated, cpu
         repeated += key in started
         started[key] = time.monotonic()
+        if len(started) == plan["warm_up"]:
+            cpu = cpu_seconds()
 
     working = asyncio.create_task(contender.work(plan, ran, stop))
     told = asyncio.create_task(asyncio.to_thread(sys.stdin.readline))
-    cpu = cpu_seconds()
     await asyncio.wait({working, told}, return_when=asyncio.FIRST_COMPLETED)
     stop.set()
     say(started=started if plan["pause_seconds"] > 0 else {}, ran=len(started), repeated=repeated,

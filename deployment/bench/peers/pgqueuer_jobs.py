@@ -29,14 +29,20 @@ async def prepare(plan: dict[str, Any]) -> None:
 
 @contextlib.asynccontextmanager
 async def submitter(plan: dict[str, Any]) -> AsyncIterator[Callable[[str], Awaitable[None]]]:
-    """Enqueue with the key as the dedupe key over a pool."""
-    async with asyncpg.create_pool(plan["dsn"], min_size=plan["in_flight"], max_size=plan["in_flight"]) as pool:
-        queue = queries.Queries(drivers.AsyncpgPoolDriver(pool))
+    """Enqueue with the key as the dedupe key, over a connection per job in flight (a pool resets them at each use)."""
+    connections = [await asyncpg.connect(plan["dsn"]) for _ in range(plan["in_flight"])]
+    free = [queries.Queries(drivers.AsyncpgDriver(connection)) for connection in connections]
 
-        async def submit(key: str) -> None:
+    async def submit(key: str) -> None:
+        queue = free.pop()
+        try:
             await queue.enqueue("no_op", key.encode(), dedupe_key=key)
+        finally:
+            free.append(queue)
 
-        yield submit
+    yield submit
+    for connection in connections:
+        await connection.close()
 
 
 async def work(plan: dict[str, Any], ran: Callable[[str], None], stop: asyncio.Event) -> None:
