@@ -26,6 +26,7 @@ from deployment.drills.judging import by_run, end_of, late_effects, lost, publis
 from deployment.fixture_run import fixture_body, store_fixture_snapshot
 from deployment.problems import ProblemError
 from deployment.settings import child_environment
+from deployment.supervision import STABLE_SECONDS
 from deployment.up import Machine, Plan, machine
 from domain.errors import FinazError, InfrastructureError
 
@@ -37,6 +38,9 @@ LEASE_TTL_SECONDS: Final = 3.0
 
 ROUND_SECONDS: Final = (1.0, 4.0)
 """Seconds between two kills: a random time in between."""
+
+RESTART_SECONDS: Final = 10.0
+"""Seconds that a killed process may take to be there again, on a busy machine."""
 
 LOAD_PAUSE_SECONDS: Final = 0.02
 """Seconds between two submissions of the load."""
@@ -146,15 +150,18 @@ class Load:
 
 
 def _kill_in_turn(here: Machine, rounds: int, until: float, dice: random.Random, say: Say) -> dict[str, int]:
-    """Kill one after another; how often each was killed."""
+    """Kill one after another; how often each was killed. Nobody is killed so often that its supervisor would give it up."""
     kills: Counter[str] = Counter()
+    killed_at: dict[str, float] = {}
     number = 0
     while number < rounds or time.monotonic() < until:
         victim = VICTIMS[number % len(VICTIMS)]
         number += 1
-        time.sleep(dice.uniform(*ROUND_SECONDS))
+        spared_until = killed_at.get(victim, float("-inf")) + STABLE_SECONDS + RESTART_SECONDS
+        time.sleep(max(dice.uniform(*ROUND_SECONDS), spared_until - time.monotonic()))
         if _killed(here, victim):
             kills[victim] += 1
+            killed_at[victim] = time.monotonic()
             say(f"round {number}: killed {victim}")
         else:
             say(f"round {number}: {victim} was not there to be killed")
