@@ -20,6 +20,7 @@ from domain.errors import NameInvalidError
 from domain.identity import checked_name
 from domain.market.ops import OPS as REGISTRY
 from domain.market.ops import ChoiceParameter
+from services.alerts import RUNNERS
 from tests.support.command_line import Up, environment, finaz_up
 
 CHECKOUT = Path(__file__).parents[3]
@@ -52,6 +53,8 @@ def test_schemathesis_finds_nothing(up: Up) -> None:
         env=environment(),
         cwd=up.folder,
     )
+    for name in RUNNERS:  # it is thorough, and may have paused them
+        up.answer("projection", "resume", name)
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-2000:]
     assert " passed" in done.stdout or "No issues found" in done.stdout, done.stdout[-2000:]
 
