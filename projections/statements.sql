@@ -107,6 +107,10 @@ INSERT INTO finaz.projections (name, generation, role, owner)
 SELECT %(name)s, max(p.generation) + 1, 'building', %(owner)s FROM finaz.projections AS p WHERE p.name = %(name)s
 RETURNING generation
 
+-- name: wait_little
+-- Who waits for a lock lets nobody pass: give up soon, and try again.
+SET LOCAL lock_timeout = '100ms'
+
 -- name: delete_unserved
 -- Copies that nobody reads: retired ones, and what a rebuild that died has left.
 DELETE FROM finaz.projections AS p WHERE p.name = %(name)s AND p.role <> 'active' RETURNING p.generation

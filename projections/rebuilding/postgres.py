@@ -10,6 +10,7 @@ crash leaves the old copy being served and a building one that the next rebuild 
 put right.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -43,6 +44,12 @@ class Rebuilt(msgspec.Struct, frozen=True):
     generation: int
     position: int
 
+
+DROP_TRIES_MAX: Final = 20
+"""Times that dropping an old copy is tried while somebody reads it; then it is left to the next rebuild."""
+
+DROP_PAUSE_SECONDS: Final = 0.2
+"""Seconds between two tries, in which other readers pass."""
 
 OnProgress = Callable[[int, int], bool]
 """Called with (position, high-water mark) after every batch; False cancels the rebuild."""
@@ -145,7 +152,17 @@ class _Build:
         return Rebuilt(self._model.name, *served)
 
     def _drop_unserved(self) -> None:
+        """Drop what nobody is served from, without making readers queue behind one that takes long."""
+        for _ in range(DROP_TRIES_MAX - 1):
+            with suppress(StoreUnavailableError):
+                self._try_to_drop()
+                return
+            time.sleep(DROP_PAUSE_SECONDS)
+        self._try_to_drop()
+
+    def _try_to_drop(self) -> None:
         with self._session.transaction() as cursor:
+            self._session.change("wait_little")
             dropped = self._session.find_all("delete_unserved", self._name)
             for (generation,) in dropped:
                 self._rows.drop(cursor, generation)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
+import psycopg
 import pytest
 
 from domain.errors import OverloadedError, ProjectionStoppedError, RebuildRunningError
@@ -241,6 +242,27 @@ def test_a_new_copy_has_the_indexes_of_the_old_one(log: Log, database: str) -> N
         assert rebuild_blocking(database, PROJECTIONS[name], "rebuilder") is not None
         assert indexes(name, 2) == before
         assert before
+
+
+def test_a_reader_that_takes_long_holds_up_nobody(
+    log: Log, database: str, monkeypatch: pytest.MonkeyPatch, projections: Projections
+) -> None:
+    """Somebody reads the old copy in a transaction that does not end: the rebuild is served all the same, other readers are not
+    kept waiting, and the old copy is dropped by a later rebuild."""
+    monkeypatch.setattr(rebuilding, "DROP_TRIES_MAX", 2)
+    events = store(log, History(HISTORY.events, HISTORY.appends[:50]))
+    bring_forward(database, "runs")
+    with psycopg.connect(database) as somebody:
+        (count,) = somebody.execute("SELECT count(*) FROM finaz.runs").fetchone() or (0,)
+        assert count == len(expected("runs", events))
+        assert rebuild_blocking(database, PROJECTIONS["runs"], "rebuilder") is not None
+        assert roles(database, "runs") == [("retired",), ("active",)]
+        assert projections.status("runs").generation == 2
+        with psycopg.connect(database, options="-c lock_timeout=1") as another:
+            assert another.execute("SELECT count(*) FROM finaz.runs").fetchone() == (count,)
+    assert rebuild_blocking(database, PROJECTIONS["runs"], "rebuilder") is not None
+    assert roles(database, "runs") == [("active",)]
+    assert served(log, "runs") == expected("runs", events)
 
 
 def test_a_rebuild_of_a_paused_projection_leaves_it_paused(log: Log, database: str, projections: Projections) -> None:
