@@ -14,7 +14,7 @@ import pytest
 from deployment.settings import child_environment
 from tests.architecture.sources import ROOT
 
-COMMAND_SECONDS_MAX = 120
+COMMAND_SECONDS_MAX = 300
 
 
 @pytest.fixture(scope="module")
