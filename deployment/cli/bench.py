@@ -53,6 +53,8 @@ def show(answers: Mapping[str, Any]) -> None:
             [figure_row(figure) for figure in each.get("figures", ())],
             title=f"\n{name}: {each.get('question', '')}",
         )
+        for contender, versions in each.get("versions", {}).items():
+            click.echo(f"  {contender}: {', '.join(f'{name} {version}' for name, version in versions.items())}")
         for note in each.get("notes", ()):
             click.echo(f"  {note}")
     aims = [aim for each in answers["benchmarks"].values() for aim in each.get("aims", ())]

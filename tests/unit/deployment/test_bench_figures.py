@@ -60,7 +60,13 @@ def test_a_benchmark_that_fails_is_an_error_in_the_answer_and_the_rest_goes_on(
 def test_the_table_shows_ratio_aim_and_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     """For people, with by how much an aim was missed; a benchmark that failed says why."""
     ours = figures.figure("ours", [1.0, 2.0, 3.0], "jobs/s", ratio=0.25)
-    answer = figures.answer("How fast?", [ours], [figures.aim("ours to theirs", 0.25, at_least=0.5)], ["noted"])
+    answer = figures.answer(
+        "How fast?",
+        [ours],
+        [figures.aim("ours to theirs", 0.25, at_least=0.5)],
+        ["noted"],
+        versions={"theirs": {"peer": "1.6.0"}},
+    )
     command.show(
         {
             "measured_at": "2026-01-05T09:00:00+00:00",
@@ -74,7 +80,7 @@ def test_the_table_shows_ratio_aim_and_verdict(capsys: pytest.CaptureFixture[str
         }
     )
     shown = capsys.readouterr().out
-    for text in ("How fast?", "jobs/s", "0.250", "≥ 0.5", "missed by 50%", "noted", "it broke"):
+    for text in ("How fast?", "jobs/s", "0.250", "≥ 0.5", "missed by 50%", "noted", "it broke", "theirs: peer 1.6.0"):
         assert text in shown
 
 
