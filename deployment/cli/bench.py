@@ -44,17 +44,18 @@ def show(answers: Mapping[str, Any]) -> None:
         f"{answers['measured_at']}, {machine['cores']} cores, {machine['processor']}, Python {machine['python']}, "
         f"{answers['repeats']} repeats, scale {answers['scale']:g}"
     )
-    for name, each in answers["benchmarks"].items():
+    for benchmark, each in answers["benchmarks"].items():
         if "error" in each:
-            click.echo(f"\n{name} could not be measured: {each['error']}")
+            click.echo(f"\n{benchmark} could not be measured: {each['error']}")
             continue
         output.table(
             ("what", "median", "lowest", "highest", "unit", "ratio"),
             [figure_row(figure) for figure in each.get("figures", ())],
-            title=f"\n{name}: {each.get('question', '')}",
+            title=f"\n{benchmark}: {each.get('question', '')}",
         )
-        for contender, versions in each.get("versions", {}).items():
-            click.echo(f"  {contender}: {', '.join(f'{name} {version}' for name, version in versions.items())}")
+        for name, versions in each.get("versions", {}).items():
+            parts = {"": versions} if isinstance(versions, str) else versions
+            click.echo(f"  {name}: {', '.join(f'{part} {version}'.strip() for part, version in parts.items())}")
         for note in each.get("notes", ()):
             click.echo(f"  {note}")
     aims = [aim for each in answers["benchmarks"].values() for aim in each.get("aims", ())]

@@ -80,7 +80,17 @@ def test_the_table_shows_ratio_aim_and_verdict(capsys: pytest.CaptureFixture[str
         }
     )
     shown = capsys.readouterr().out
-    for text in ("How fast?", "jobs/s", "0.250", "≥ 0.5", "missed by 50%", "noted", "it broke", "theirs: peer 1.6.0"):
+    for text in (
+        "How fast?",
+        "jobs/s",
+        "0.250",
+        "≥ 0.5",
+        "missed by 50%",
+        "noted",
+        "it broke",
+        "theirs: peer 1.6.0",
+        "lib: 2",
+    ):
         assert text in shown
 
 
