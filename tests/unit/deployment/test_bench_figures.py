@@ -65,7 +65,7 @@ def test_the_table_shows_ratio_aim_and_verdict(capsys: pytest.CaptureFixture[str
         [ours],
         [figures.aim("ours to theirs", 0.25, at_least=0.5)],
         ["noted"],
-        versions={"theirs": {"peer": "1.6.0"}},
+        versions={"theirs": {"peer": "1.6.0"}, "lib": "2"},
     )
     command.show(
         {
