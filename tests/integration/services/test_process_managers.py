@@ -4,9 +4,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 
 from domain.errors import NotFoundError, RefusedError, StoreUnavailableError
@@ -314,3 +316,20 @@ def test_a_replay_reacts_to_what_could_not_be_reacted_to(database: str, log: Log
         assert letter.key == run_id
         operations.discard(manager.name, letter.command_id, "ops", "replayed")
     assert operations.dead_letters() == []
+
+
+@pytest.mark.parametrize("zone", ["Europe/Paris", "Asia/Kolkata", "America/St_Johns"])
+def test_deadlines_are_the_same_instants_in_any_time_zone(database: str, zone: str) -> None:
+    """Server and sessions elsewhere: a deadline stands at the lease's expiry, what is due is recovered, what is not waits."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE \"{connection.info.dbname}\" SET timezone = '{zone}'".encode())
+    with opened(database) as log:
+        orphan, live = request(log, 1), request(log, 2)
+        start(log, orphan)
+        start(log, live, ttl_seconds=600.0)
+        with Desk(database, log, OrphanRecovery(log)):
+            until(lambda: RunRequeued.topic in topics(log, orphan))
+        granted = log.read_streams_blocking([lease_stream(live)]).streams[lease_stream(live)][-1]
+        rows = log.pool.rows("SELECT due_at FROM finaz.manager_commands WHERE name = 'recover' AND state = 'pending'")
+        assert [due_at - granted.recorded_at for (due_at,) in rows] == [timedelta(seconds=600)]
+        assert topics(log, live) == [RunRequested.topic, RunStarted.topic]
