@@ -115,6 +115,11 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         example=SWEEP_BODY_EXAMPLE,
         answer=SweepAdmitted,
     )
+    yield from _of_admitted_runs(handlers)
+
+
+def _of_admitted_runs(handlers: "_Handlers") -> Iterator[Operation]:
+    """What can be done with runs that are there."""
     yield Operation(
         name="listRuns",
         method="GET",
