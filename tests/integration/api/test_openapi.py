@@ -34,16 +34,27 @@ def up() -> Iterator[Up]:
 
 
 @pytest.fixture(scope="module")
+def snapshot(up: Up) -> str:
+    """The fixture snapshot, stored."""
+    file = str(fixture_path("snapshots/fixture.snapshot.01.jsonl"))
+    found: str = up.answer("snapshot", "import", file, "--name", "docs", "--format", "jsonl", "--via", "api")["address"]
+    return found
+
+
+@pytest.fixture(scope="module")
 def document(up: Up) -> dict[str, Any]:
     found: dict[str, Any] = httpx.get(f"{up.url}/schema/openapi.json", trust_env=False).json()
     return found
 
 
-def test_schemathesis_finds_nothing(up: Up) -> None:
-    """All checks of schemathesis, in all its phases: whatever the document calls valid or invalid is just that."""
+def test_schemathesis_finds_nothing(up: Up, snapshot: str) -> None:
+    """All checks of schemathesis in all its phases, on a system with runs: what the document calls valid, or not, is just that."""
+    flow = str(fixture_path("flows/01_A_feature.json"))
+    up.answer("run", "submit", "--flow", flow, "--snapshot", snapshot, "--wait")
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "schemathesis.cli", "run", f"{up.url}/schema/openapi.json"),
+            *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(CHECKOUT / "schemathesis.toml")),
+            *("run", f"{up.url}/schema/openapi.json"),
             *("--header", f"Authorization: Bearer {up.token}"),
             *("--max-examples", "4", "--seed", "1", "--request-timeout", "20", "--no-color"),
         ],
@@ -123,10 +134,8 @@ def test_the_pattern_of_names_admits_only_names() -> None:
 # ------------------------------------------------------------------------------------------------ docs/api.md
 
 
-def test_the_examples_of_the_documentation_run(up: Up) -> None:
+def test_the_examples_of_the_documentation_run(up: Up, snapshot: str) -> None:
     """Each shell example of docs/api.md, as it stands and in order, against a system that has the fixture snapshot."""
-    file = str(fixture_path("snapshots/fixture.snapshot.01.jsonl"))
-    imported = up.answer("snapshot", "import", file, "--name", "docs", "--format", "jsonl", "--via", "api")
     text = (CHECKOUT / "docs" / "api.md").read_text(encoding="utf-8")
     examples = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert len(examples) == 6
@@ -135,7 +144,7 @@ def test_the_examples_of_the_documentation_run(up: Up) -> None:
         capture_output=True,
         text=True,
         timeout=60,
-        env=environment(URL=up.url, TOKEN=up.token, SNAPSHOT=imported["address"]),
+        env=environment(URL=up.url, TOKEN=up.token, SNAPSHOT=snapshot),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for expected in (
