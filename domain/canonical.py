@@ -59,8 +59,9 @@ def parse(data: bytes | str) -> Any:
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise CanonicalError(f"not JSON: {error.msg}", at=place, expected="one JSON document") from None
+    # Without JSON's own escapes no decoded text can hide a lone surrogate or U+0000, and few brackets cannot nest too deeply.
     if not isinstance(data, bytes) or "\\u" in text or text.count("[") + text.count("{") > DEPTH_MAX:
-        _check(value, "$", 0)  # else no text can hide what JSON's own escapes would have to spell, and no nesting be too deep
+        _check(value, "$", 0)
     return value
 
 

@@ -3,9 +3,10 @@
 import json
 from typing import Any
 
-from domain.canonical import address_of, canonical, parse
 from hypothesis import given
 from hypothesis import strategies as st
+
+from domain.canonical import address_of, canonical, parse
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"))
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT
