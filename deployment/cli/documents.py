@@ -45,14 +45,25 @@ def combinations(settings: tuple[str, ...]) -> list[dict[str, dict[str, Any]]]:
 
 
 def write_out(data: bytes, file: str | None, *, binary: bool) -> None:
-    """Write an answer to a file (beside its place, then renamed, so that a crash leaves no half) or to standard output."""
+    """Write an answer to a file (beside its place, then renamed, so that a crash leaves no half) or to standard output.
+
+    A device or a pipe is written to, never replaced; a link stays, and what it points to is written.
+    """
     if file is None:
         if binary and sys.stdout.isatty():
             raise click.UsageError("binary data is not written to a terminal; give --output FILE")
         sys.stdout.buffer.write(data if binary or data.endswith(b"\n") else data + b"\n")
         sys.stdout.buffer.flush()
         return
-    path = Path(file)
+    path = Path(os.path.realpath(file))
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+    else:
+        _replace(path, data)
+    click.echo(f"{len(data)} bytes to {file}", err=True)
+
+
+def _replace(path: Path, data: bytes) -> None:
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as out:
@@ -61,7 +72,6 @@ def write_out(data: bytes, file: str | None, *, binary: bool) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    click.echo(f"{len(data)} bytes to {file}", err=True)
 
 
 def _read(name: str) -> bytes:

@@ -1,6 +1,7 @@
 """The command line as a whole: every command is described, answers `--help`, and fails in one way."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from deployment.cli import COMMANDS, main
-from deployment.cli.documents import combinations
+from deployment.cli.documents import combinations, write_out
 from deployment.cli.page import cli_page, walk
 
 ALL = list(walk(main))
@@ -95,3 +96,22 @@ def test_combinations_are_the_product_of_all_settings() -> None:
         {"a": {"x": 2}, "b": {"y": 0.5}},
     ]
     assert combinations(()) == [{}]
+
+
+def test_an_output_that_is_no_file_is_written_to_and_stays(tmp_path: Path) -> None:
+    """A pipe (or a device) is not replaced by a file, a link stays a link, a file is replaced as a whole."""
+    pipe, link, target = tmp_path / "pipe", tmp_path / "link", tmp_path / "target"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    target.write_bytes(b"before")
+    link.symlink_to(target)
+    try:
+        write_out(b"to the pipe", str(pipe), binary=True)
+        assert os.read(reader, 100) == b"to the pipe"
+    finally:
+        os.close(reader)
+    write_out(b"behind the link", str(link), binary=True)
+    assert pipe.is_fifo()
+    assert link.is_symlink()
+    assert target.read_bytes() == b"behind the link"
+    assert {file.name for file in tmp_path.iterdir()} == {"pipe", "link", "target"}
