@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from deployment.fixture_files import fixture_path
 from deployment.fixture_run import AS_OF, GOLDEN
 from domain.canonical import address, address_of, parse
+from tests.integration.services.test_process_managers import until
 from tests.support.command_line import Up, finaz, finaz_up
 
 FLOW = str(fixture_path("flows/01_A_feature.json"))
@@ -290,6 +292,58 @@ def test_show_a_snapshot(up: Up, snapshot: str) -> None:
     assert shown["instruments"] == ["fixture.fx-0", "fixture.fx-1", "fixture.fx-2"]
     assert shown["rows"] == 18
     assert up.finaz("snapshot", "show", snapshot, "--via", "api").returncode == 0
+
+
+# ------------------------------------------------------------------------------------------------ operating
+
+
+def look_at_every_run(up: Up) -> None:
+    """Have the reconciler begin a round now, as the runbooks say."""
+    paused = up.answer("projection", "pause", "reconciler", "--reason", "look at every run now")
+    assert (paused["state"], paused["pause_reason"]) == ("paused", "look at every run now")
+    assert up.answer("projection", "replay", "reconciler")["position"] == 0
+    assert up.answer("projection", "resume", "reconciler")["pause_reason"] is None
+
+
+def test_an_alert_from_the_damage_to_its_end(up: Up, succeeded: dict[str, Any]) -> None:
+    """A row changed by hand is found, listed for people and machines, and resolved with a note, once."""
+    run_id = succeeded["run_id"]
+    change = "UPDATE finaz.runs_generations SET state = %s WHERE run_id = %s"
+    with psycopg.connect(up.announced["dsn"], autocommit=True) as connection:
+        assert connection.execute(change, ("FAILED", run_id)).rowcount == 1
+        look_at_every_run(up)
+        until(lambda: bool(up.answer("alert", "list")["items"]))
+        connection.execute(change, ("SUCCEEDED", run_id))
+    (alert,) = up.answer("alert", "list")["items"]
+    assert (alert["kind"], alert["run_id"]) == ("RUN_DIFFERS", run_id)
+    assert run_id in up.finaz("alert", "list").stdout
+    done = up.answer("alert", "resolve", "RUN_DIFFERS", run_id, "--note", "put back by hand")
+    assert done["position"] > 0
+    until(lambda: not up.answer("alert", "list")["items"])
+    (settled,) = up.answer("alert", "list", "--state", "SETTLED", "--limit", "1")["items"]
+    assert settled["outcome"] == "put back by hand"
+    refused(up, "ALERT_NOT_FOUND", "alert", "resolve", "RUN_DIFFERS", run_id, "--note", "again")
+    refused(up, "BODY_INVALID", "projection", "pause", "runs", "--reason", " ")
+    refused(up, "PROJECTION_UNKNOWN", "projection", "resume", "outbox")
+
+
+def test_dead_letters_are_revived_or_discarded(up: Up, succeeded: dict[str, Any]) -> None:
+    """Listed with what failed and why; then tried again, or over."""
+    assert up.answer("dead-letter", "list") == {"items": []}
+    die = "UPDATE finaz.manager_commands SET state = 'dead', reason = 'no luck' WHERE manager = 'reconciler'"
+    with psycopg.connect(up.announced["dsn"], autocommit=True) as connection:
+        connection.execute(die)
+    letters = {one["name"]: one for one in up.answer("dead-letter", "list", "--manager", "reconciler")["items"]}
+    assert "no luck" in up.finaz("dead-letter", "list").stdout
+    sweep, verify = letters["sweep"]["command_id"], letters["verify"]["command_id"]
+    assert up.answer("dead-letter", "revive", "reconciler", sweep)["state"] == "pending"
+    for one in letters.values():
+        if one["command_id"] != sweep:
+            reason = ("--reason", "the next round looks at it")
+            up.answer("dead-letter", "discard", "reconciler", one["command_id"], *reason)
+    assert up.answer("dead-letter", "list") == {"items": []}
+    refused(up, "NOT_FOUND", "dead-letter", "revive", "reconciler", verify)
+    refused(up, "REFUSED", "projection", "replay", "reconciler")
 
 
 def test_settings_hide_secrets() -> None:
