@@ -67,15 +67,19 @@ class Protocol(HttpToolsProtocol):
 class Server(uvicorn.Server):
     """uvicorn's server. `on_ready` is told the port once it listens; the application is told as soon as it is to stop."""
 
-    def __init__(self, app: Api, config: uvicorn.Config, on_ready: Callable[[int], None]) -> None:
+    def __init__(
+        self, app: Api, config: uvicorn.Config, on_ready: Callable[[int], None], *, owns_process: bool
+    ) -> None:
         super().__init__(config)
+        self._owns_process = owns_process
         self._app = app
         self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            _spare_collector()
+            if self._owns_process:
+                _spare_collector()
             listening = sockets or [socket for server in self.servers for socket in server.sockets]
             self._on_ready(listening[0].getsockname()[1])
 
@@ -92,9 +96,17 @@ def _spare_collector() -> None:
 
 
 def make_server(
-    app: Api, host: str = "127.0.0.1", port: int = 0, *, on_ready: Callable[[int], None] = lambda port: None
+    app: Api,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    on_ready: Callable[[int], None] = lambda port: None,
+    owns_process: bool = True,
 ) -> Server:
-    """A server, not yet started: `await serve()` runs it, `should_exit = True` stops it. Port 0 takes a free one."""
+    """A server, not yet started: `await serve()` runs it, `should_exit = True` stops it. Port 0 takes a free one.
+
+    `owns_process` False: others live in the process too (tests), whose garbage collector is left as it is.
+    """
     config = uvicorn.Config(
         app,
         host=host,
@@ -112,7 +124,7 @@ def make_server(
         limit_concurrency=CONNECTIONS_MAX,
         backlog=BACKLOG,
     )
-    return Server(app, config, on_ready)
+    return Server(app, config, on_ready, owns_process=owns_process)
 
 
 async def serve(

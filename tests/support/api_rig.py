@@ -122,7 +122,7 @@ def store_fixture_snapshot(blobs: DirectoryBlobStore) -> str:
 async def served(app: Api) -> AsyncIterator[tuple[Server, str]]:
     """The application on a real server on loopback; the server and its address."""
     ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    server = make_server(app, on_ready=ready.set_result)
+    server = make_server(app, on_ready=ready.set_result, owns_process=False)
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign] # pytest has them
     serving = asyncio.create_task(server.serve())
     try:
