@@ -10,6 +10,7 @@ import gc
 import os
 import re
 import socket
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -33,6 +34,9 @@ CONNECTIONS_MAX: Final = 4096
 
 GC_ALLOCATIONS: Final = 20_000
 """Objects allocated beyond those freed before the youngest are looked through for cycles; requests leave hardly any."""
+
+SWITCH_SECONDS: Final = 0.0005
+"""How long a busy thread keeps the interpreter from another; by default ten times that, longer than a commit takes."""
 
 BACKLOG: Final = 1024
 """Connections that wait to be accepted."""
@@ -79,7 +83,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             if self._owns_process:
-                _spare_collector()
+                _tune_process()
             listening = sockets or [socket for server in self.servers for socket in server.sockets]
             self._on_ready(listening[0].getsockname()[1])
 
@@ -88,11 +92,12 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _spare_collector() -> None:
-    """What has been loaded by now stays for ever: leave it out of every collection, and collect less often than for a script."""
+def _tune_process() -> None:
+    """Fit the interpreter to a server: what has been loaded stays for ever; the committer's thread must not wait for the loop."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_ALLOCATIONS, 20, 20)
+    sys.setswitchinterval(SWITCH_SECONDS)
 
 
 def make_server(
@@ -105,7 +110,7 @@ def make_server(
 ) -> Server:
     """A server, not yet started: `await serve()` runs it, `should_exit = True` stops it. Port 0 takes a free one.
 
-    `owns_process` False: others live in the process too (tests), whose garbage collector is left as it is.
+    `owns_process` False: others live in the process too (tests), whose interpreter is left as it is.
     """
     config = uvicorn.Config(
         app,
