@@ -90,7 +90,7 @@ class Reconciliation:
             record = _Record(self._log, run_id, stream, read.streams[stream], history[-1].event_id)
             if kind in findings:
                 self._settle(record, findings[kind])
-            elif record.is_open:
+            elif record.is_open or record.is_accepted:
                 record.add(RecordRepair(repair=EQUAL_AGAIN))
         return tuple(findings)
 
@@ -100,6 +100,8 @@ class Reconciliation:
                 kind=finding.kind, subject=record.subject, expected=finding.expected, actual=finding.actual
             )
         )
+        if not record.is_open:
+            return  # just as an operator has written it off
         repaired = finding.repair()
         record.add(RaiseAlert(reason=finding.advice) if repaired is None else RecordRepair(repair=repaired))
 
@@ -189,6 +191,11 @@ class _Record:
     def is_open(self) -> bool:
         """Whether it was found and not settled."""
         return self._state.state in (DiscrepancyState.FOUND, DiscrepancyState.ALERTED)
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether an operator has written it off as it was, and it has not been equal since."""
+        return self._state.accepted
 
     def add(self, command: DiscrepancyCommand) -> None:
         """Append what the command decides, if anything."""

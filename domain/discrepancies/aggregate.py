@@ -1,8 +1,9 @@
 """A discrepancy: found, then repaired or alerted about, then gone; it may come back.
 
 What must stay true: a discrepancy that lasts is recorded once, however often the reconciler looks; every one that was found
-ends repaired or as an alert that somebody resolved. A crash between finding and repairing leaves FOUND, and looking again
-goes on from there.
+ends repaired or as an alert that somebody resolved. An artifact that is lost for good can be written off: resolved, it is not
+raised again while it stays just as it was. A crash between finding and repairing leaves FOUND, and looking again goes on from
+there.
 """
 
 from enum import Enum
@@ -32,6 +33,10 @@ TEXT_CHARACTERS_MAX: Final = 2000
 """Characters of `expected`, `actual` and `reason`; longer ones are cut, since the whole stands in the stream they name."""
 
 
+WRITTEN_OFF: Final = frozenset({DiscrepancyKind.ARTIFACT_MISSING, DiscrepancyKind.ARTIFACT_CORRUPT})
+"""What an operator's word can settle though it is still so. A read model can always be rebuilt: it is raised until it agrees."""
+
+
 class DiscrepancyState(Enum):
     """How far it has got. `SETTLED` may be left again: the same two things can disagree a second time."""
 
@@ -50,6 +55,7 @@ DISCREPANCY_TRANSITIONS: Final = TransitionTable[DiscrepancyState](
         (DiscrepancyState.ALERTED, DiscrepancyRepaired): DiscrepancyState.SETTLED,
         (DiscrepancyState.ALERTED, DiscrepancyAlertResolved): DiscrepancyState.SETTLED,
         (DiscrepancyState.SETTLED, DiscrepancyFound): DiscrepancyState.FOUND,
+        (DiscrepancyState.SETTLED, DiscrepancyRepaired): DiscrepancyState.SETTLED,
     },
 )
 
@@ -57,11 +63,14 @@ DiscrepancyCommand: TypeAlias = RecordDiscrepancy | RecordRepair | RaiseAlert | 
 
 
 class Discrepancy(msgspec.Struct, frozen=True):
-    """State of one (kind, subject)."""
+    """State of one (kind, subject). `accepted`: an operator has written it off as it was found, and it may still be there."""
 
     state: DiscrepancyState = DiscrepancyState.ABSENT
     kind: DiscrepancyKind | None = None
     subject: str = ""
+    expected: str = ""
+    actual: str = ""
+    accepted: bool = False
 
 
 def decide(discrepancy: Discrepancy, command: DiscrepancyCommand) -> tuple[Event, ...]:
@@ -90,21 +99,18 @@ def evolve(discrepancy: Discrepancy, event: Event) -> Discrepancy:
     """The discrepancy after an event."""
     state = DISCREPANCY_TRANSITIONS.next_state(discrepancy.state, type(event))
     if isinstance(event, DiscrepancyFound):
-        return Discrepancy(state, event.kind, event.subject)
-    return msgspec.structs.replace(discrepancy, state=state)
+        return Discrepancy(state, event.kind, event.subject, event.expected, event.actual)
+    accepted = isinstance(event, DiscrepancyAlertResolved) and event.kind in WRITTEN_OFF
+    return msgspec.structs.replace(discrepancy, state=state, accepted=accepted)
 
 
 def _found(discrepancy: Discrepancy, command: RecordDiscrepancy) -> tuple[Event, ...]:
     if discrepancy.state in (DiscrepancyState.FOUND, DiscrepancyState.ALERTED):
         return ()
-    return (
-        DiscrepancyFound(
-            kind=command.kind,
-            subject=command.subject,
-            expected=command.expected[:TEXT_CHARACTERS_MAX],
-            actual=command.actual[:TEXT_CHARACTERS_MAX],
-        ),
-    )
+    expected, actual = command.expected[:TEXT_CHARACTERS_MAX], command.actual[:TEXT_CHARACTERS_MAX]
+    if discrepancy.accepted and (expected, actual) == (discrepancy.expected, discrepancy.actual):
+        return ()
+    return (DiscrepancyFound(kind=command.kind, subject=command.subject, expected=expected, actual=actual),)
 
 
 def _checked_note(note: str) -> str:

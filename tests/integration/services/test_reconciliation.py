@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from domain.canonical import address, address_of
-from domain.discrepancies.messages import DiscrepancyKind
+from domain.discrepancies.messages import DiscrepancyAlertResolved, DiscrepancyKind
 from domain.errors import BlobMissingError, StoreUnavailableError
 from domain.identity import discrepancy_stream, run_stream
 from domain.leases.messages import LeaseGranted
@@ -69,6 +69,13 @@ class System:
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
         return self.log.pool.rows(statement)
+
+    def resolve(self, kind: DiscrepancyKind, run_id: str) -> None:
+        """An operator's word on the alert."""
+        stream = discrepancy_stream(kind.value, run_id)
+        version = len(self.log.read_streams_blocking([stream]).streams[stream]) + 1
+        resolved = DiscrepancyAlertResolved(kind=kind, subject=run_id, principal="ops", note="written off")
+        self.log.append_blocking(Append(events=(NewEvent(stream, version, resolved, uuid4()),)))
 
     def told(self, kind: DiscrepancyKind, run_id: str) -> list[str]:
         """The topics of the discrepancy's stream, and how each says it ended."""
@@ -131,6 +138,31 @@ def test_what_cannot_be_computed_again_becomes_an_alert_and_settles_when_it_is_b
     system.blobs.put(ARTIFACT)
     assert system.reconciliation.check(run_id) == ()
     assert system.told(DiscrepancyKind.ARTIFACT_MISSING, run_id)[-1] == f"repaired:{EQUAL_AGAIN}"
+
+
+def test_a_resolved_alert_stays_resolved_until_something_changes(system: System) -> None:
+    """What is lost for good is not raised at every round again; another loss after it had been restored is."""
+    run_id = system.succeeded()
+    system.catch_up()
+    system.damaged_blob(None)
+
+    def gone(spec: RunSpec) -> bytes:
+        raise BlobMissingError("the snapshot is gone", at=spec.snapshot)
+
+    system.recompute = gone
+    system.reconciliation.check(run_id)
+    kind = DiscrepancyKind.ARTIFACT_MISSING
+    system.resolve(kind, run_id)
+    for _ in range(2):
+        assert system.reconciliation.check(run_id) == (kind,)
+    steps = ["found", "alert_raised", "alert_resolved"]
+    assert [told.partition(":")[0] for told in system.told(kind, run_id)] == steps
+    system.blobs.put(ARTIFACT)
+    system.reconciliation.check(run_id)
+    system.damaged_blob(None)
+    system.reconciliation.check(run_id)
+    again = ["repaired", "found", "alert_raised"]
+    assert [told.partition(":")[0] for told in system.told(kind, run_id)] == steps + again
 
 
 def test_an_infrastructure_fault_while_repairing_is_tried_again_and_raises_no_alert(system: System) -> None:

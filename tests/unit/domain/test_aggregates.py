@@ -7,10 +7,18 @@ import pytest
 
 import domain.admission.aggregate as admissions
 import domain.checkpoints.aggregate as checkpoints
+import domain.discrepancies.aggregate as discrepancies
 import domain.leases.aggregate as leases
 import domain.runs.aggregate as runs
 from domain.admission.messages import ClaimKey
 from domain.checkpoints.messages import CommitCheckpoint
+from domain.discrepancies.messages import (
+    DiscrepancyKind,
+    RaiseAlert,
+    RecordDiscrepancy,
+    RecordRepair,
+    ResolveAlert,
+)
 from domain.errors import (
     BodyInvalidError,
     IdempotencyKeyReusedError,
@@ -259,7 +267,44 @@ def test_checkpoints_only_go_forward() -> None:
         checkpoints.decide(cut, commit(2, 1, 11))
 
 
+def discrepancy_after(*commands: Any) -> tuple[discrepancies.Discrepancy, list[str]]:
+    """A discrepancy told by commands, and the topics of its events."""
+    state, topics = discrepancies.Discrepancy(), []
+    for command in commands:
+        for event in discrepancies.decide(state, command):
+            state = discrepancies.evolve(state, event)
+            topics.append(event.topic.removeprefix("discrepancy.").removesuffix(".v1"))
+    return state, topics
+
+
+def found(actual: str = "no blob") -> RecordDiscrepancy:
+    return RecordDiscrepancy(kind=DiscrepancyKind.ARTIFACT_MISSING, subject="run_1", expected=FLOW, actual=actual)
+
+
+def test_a_discrepancy_that_lasts_is_recorded_once_and_may_come_back() -> None:
+    """Found once however often it is seen; repaired; found again later; alerted about once."""
+    repaired, alert = RecordRepair(repair="again"), RaiseAlert(reason="gone for good")
+    _, topics = discrepancy_after(found(), found(), repaired, found(), alert, alert, found(), repaired)
+    assert topics == ["found", "repaired", "found", "alert_raised", "repaired"]
+    with pytest.raises(IllegalTransitionError):
+        discrepancy_after(repaired)
+    with pytest.raises(IllegalTransitionError):
+        discrepancy_after(found(), ResolveAlert(principal="ops", note="what alert?"))
+    for note in ("", " ", "x" * (discrepancies.NOTE_CHARACTERS_MAX + 1)):
+        with pytest.raises(BodyInvalidError):
+            discrepancy_after(found(), alert, ResolveAlert(principal="ops", note=note))
+
+
+def test_what_an_operator_has_resolved_is_not_raised_again_while_it_stays_as_it_was() -> None:
+    """Another difference is raised; so is the same one after the two had been equal in between."""
+    resolved = (found(), RaiseAlert(reason="gone for good"), ResolveAlert(principal="ops", note="written off"))
+    assert discrepancy_after(*resolved, found(), found())[1] == ["found", "alert_raised", "alert_resolved"]
+    assert discrepancy_after(*resolved, found("other bytes"))[1][3:] == ["found"]
+    assert discrepancy_after(*resolved, RecordRepair(repair="equal again"), found())[1][3:] == ["repaired", "found"]
+
+
 ALL_TABLES: list[Any] = [
+    discrepancies.DISCREPANCY_TRANSITIONS,
     runs.RUN_TRANSITIONS,
     leases.LEASE_TRANSITIONS,
     admissions.ADMISSION_TRANSITIONS,
