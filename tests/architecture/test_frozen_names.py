@@ -105,7 +105,9 @@ def test_every_golden_is_read_by_a_test() -> None:
     assert sorted(files - named) == []
 
 
-def test_updating_a_golden_fails_the_run(tmp_path: Any, pytester: pytest.Pytester) -> None:
+def test_updating_a_golden_fails_the_run(
+    tmp_path: Any, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With --update-goldens a drifted golden is written and its test fails; the next run passes; without it, it just fails."""
     pytester.makepyfile("def test_it(golden):\n    golden('value.json', {'a': 1})\n")
     conftest = (
@@ -114,15 +116,10 @@ def test_updating_a_golden_fails_the_run(tmp_path: Any, pytester: pytest.Pyteste
         .replace("Path(__file__).parents[1]", f"Path({str(tmp_path)!r})")
     )
     pytester.makeconftest(conftest)
-    options = (
-        "-p",
-        "no:cacheprovider",
-        "-o",
-        "asyncio_default_fixture_loop_scope=function",
-        f"--rootdir={pytester.path}",
-    )
-    assert pytester.runpytest_inprocess(*options).ret == pytest.ExitCode.TESTS_FAILED
+    options = ("-p", "no:cacheprovider", f"--rootdir={pytester.path}")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they take seconds to load and do nothing here
+    assert pytester.runpytest_subprocess(*options).ret == pytest.ExitCode.TESTS_FAILED
     assert not (tmp_path / "fixtures").exists()
-    assert pytester.runpytest_inprocess(*options, "--update-goldens").ret == pytest.ExitCode.TESTS_FAILED
+    assert pytester.runpytest_subprocess(*options, "--update-goldens").ret == pytest.ExitCode.TESTS_FAILED
     assert json.loads((tmp_path / "fixtures" / "goldens" / "value.json").read_text()) == {"a": 1}
-    assert pytester.runpytest_inprocess(*options).ret == pytest.ExitCode.OK
+    assert pytester.runpytest_subprocess(*options).ret == pytest.ExitCode.OK
