@@ -25,6 +25,9 @@ from domain.errors import FinazError, ForbiddenError, SettingsError, Unauthentic
 from domain.identity import checked_name, checked_principal
 from domain.instants import parse_instant
 
+TOKEN_BYTES_MIN: Final = 16
+"""Bytes of the shortest token: what is empty, or can be guessed, is nobody's."""
+
 TOKEN_BYTES_MAX: Final = 512
 """Bytes of one presented token; longer ones are nobody's and are not hashed."""
 
@@ -104,7 +107,10 @@ class Tokens:
             raise UnauthenticatedError("this is no bearer token", at="Authorization", expected="Bearer <token>")
         if self._path is not None and time.monotonic() - self._checked_at >= TOKEN_FILE_RECHECK_SECONDS:
             self._reread(self._path)
-        digest = hashlib.sha256(authorization[7:].strip()).hexdigest()
+        token = authorization[7:].strip()
+        if len(token) < TOKEN_BYTES_MIN:
+            raise UnauthenticatedError("this is no bearer token", at="Authorization", expected="Bearer <token>")
+        digest = hashlib.sha256(token).hexdigest()
         # Found by the digest of what was presented, which tells a guesser nothing about any token; then compared in full.
         found = self._by_digest.get(digest)
         if found is None or not hmac.compare_digest(found[0], digest):
@@ -122,6 +128,9 @@ class Tokens:
         if mark == self._seen:
             return
         self._seen = mark
+        if mark is None:
+            _log.error("the tokens file is gone, the last good one stays in force: %s", path)
+            return
         try:
             self._by_digest = _indexed(load_tokens(path))
         except FinazError as error:
@@ -193,7 +202,9 @@ def mint_token(
 def entry_of(
     token: str, principal: str, scopes: Iterable[Scope], *, expires_at: str | None = None, label: str = ""
 ) -> TokenEntry:
-    """The entry of a token that exists already. Raises as `load_tokens` would for what it could not read back."""
+    """The entry of a token that exists already. Raises `SettingsError` as `load_tokens` would, and for what is too short."""
+    if len(token.encode()) < TOKEN_BYTES_MIN:
+        raise SettingsError("this is no token", at="token", expected=f"at least {TOKEN_BYTES_MIN} bytes")
     entry = TokenEntry(
         sha256=hashlib.sha256(token.encode()).hexdigest(),
         principal=principal,

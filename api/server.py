@@ -38,6 +38,9 @@ GC_ALLOCATIONS: Final = 20_000
 SWITCH_SECONDS: Final = 0.0005
 """How long a busy thread keeps the interpreter from another; by default ten times that, longer than a commit takes."""
 
+HEAD_BYTES_MAX: Final = 65_536
+"""Bytes of a request's line and headers that may come in before they are complete."""
+
 BACKLOG: Final = 1024
 """Connections that wait to be accepted."""
 
@@ -49,10 +52,24 @@ class Protocol(HttpToolsProtocol):
     """uvicorn's HTTP/1.1, which refuses what isn't HTTP with a problem document like everything else here."""
 
     _last: bytes = b""
+    _in_head: bool = True
+    _head_bytes: int = 0
 
     def data_received(self, data: bytes) -> None:
         self._last = data
         super().data_received(data)
+        if self._in_head and not self.transport.is_closing():
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES_MAX:
+                self.send_400_response(f"the request's head is longer than {HEAD_BYTES_MAX} bytes")
+
+    def on_message_begin(self) -> None:
+        self._in_head, self._head_bytes = True, 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
         error = InputError(msg, at="request", expected="HTTP/1.1")

@@ -195,14 +195,26 @@ def _development_token(folder: Path, tokens_file: Path) -> str:
     from api.auth import Scope, add_token, entry_of, load_tokens, mint_token
 
     place = folder / _TOKEN_FILE
-    if place.exists():
-        token = place.read_text("ascii").strip()
+    token = place.read_text("ascii").strip() if place.exists() else ""
+    if token:
         entry = entry_of(token, DEVELOPMENT_PRINCIPAL, Scope)
     else:
         token, entry = mint_token(DEVELOPMENT_PRINCIPAL, Scope, label="finaz up")
-        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(token)
+        _write_whole(place, token)
     if all(known.sha256 != entry.sha256 for known in load_tokens(tokens_file)):
         add_token(tokens_file, entry)
     return token
+
+
+def _write_whole(place: Path, text: str) -> None:
+    """Write a file that only this account can read, whole or not at all: a full disk or a crash leaves no half of a secret."""
+    descriptor, temporary = tempfile.mkstemp(prefix=".token-", dir=place.parent)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, place)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -65,6 +65,8 @@ def connect(dsn: str, name: str) -> psycopg.Connection[Any]:
             dsn, autocommit=True, connect_timeout=CONNECT_SECONDS_MAX, application_name=f"finaz projection {name}"
         )
         connection.execute(
+            "SET client_encoding = 'UTF8'; SET DateStyle = 'ISO, YMD';"
+            "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off;"
             f"SET timezone = 'UTC'; SET synchronous_commit = off; SET statement_timeout = '{STATEMENT_SECONDS_MAX}s';"
             f"SET lock_timeout = '{LOCK_SECONDS_MAX}s';"
             f"SET idle_in_transaction_session_timeout = '{IDLE_SECONDS_MAX}s'".encode()

@@ -59,7 +59,8 @@ def _read(source: Path, options: ImportOptions, spill: SortedSpill, progress: Pr
     """Bring all rows to the form of events and into the spill."""
     seen = Seen()
     mapped = None
-    total = source.stat().st_size if source.exists() else 0
+    before = _mark_of(source)
+    total = before[0] if before is not None else 0
     with open_table(source, options) as batches:
         check = IdentityCheck(spill.folder)
         for raw in batches:
@@ -73,7 +74,18 @@ def _read(source: Path, options: ImportOptions, spill: SortedSpill, progress: Pr
             progress(ImportProgress("reading", seen.rows, raw.done, total))
         if mapped is not None and mapped.event_id is not None:
             check.finish(mapped.event_id)
+    if _mark_of(source) != before:
+        raise ImportInvalidError("the file changed while it was read", at=source.name, expected="a file at rest")
     return seen
+
+
+def _mark_of(source: Path) -> tuple[int, int, int] | None:
+    """Size, time of the last change, and identity of the file; None for one that isn't there (opening it says so)."""
+    try:
+        found = source.stat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns, found.st_ino
 
 
 def _check(options: ImportOptions) -> None:

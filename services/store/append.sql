@@ -96,6 +96,20 @@ BEGIN
         RAISE EXCEPTION 'finaz.append needs READ COMMITTED, not %', current_setting('transaction_isolation');
     END IF;
 
+    -- What must be filled in: compared with, a null would pass for something that holds.
+    IF EXISTS (
+        SELECT FROM unnest(guard_kinds, guard_resources, guard_owners, guard_tokens) AS g(kind, resource, owner, token)
+        WHERE g.kind IS NULL OR g.kind NOT IN (0, 1, 2) OR (g.kind <> 0 AND (g.resource IS NULL OR g.token IS NULL))
+           OR (g.kind = 1 AND g.owner IS NULL)
+    ) THEN
+        RAISE EXCEPTION 'a guard is not whole: its kind, resource, token or owner is missing';
+    END IF;
+    IF EXISTS (
+        SELECT FROM unnest(event_appends) AS e(append) WHERE e.append IS NULL OR e.append NOT BETWEEN 1 AND appends
+    ) THEN
+        RAISE EXCEPTION 'an event belongs to none of the % appends', appends;
+    END IF;
+
     PERFORM pg_advisory_xact_lock(439855505786);  -- 'finaz' in ASCII
     clock := clock_timestamp();
     recorded_at := clock;

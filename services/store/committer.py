@@ -134,6 +134,11 @@ class Committer:
                 if self.after_call is not None:
                     self.after_call()
                 return row
+            except (
+                errors.ProgramLimitExceeded
+            ):  # an OperationalError, and yet the fault of what was sent, not of the server
+                self._disconnect()
+                raise
             except _AGAIN as error:
                 self._disconnect()
                 if self._closing.is_set() or time.monotonic() - started + pause > self._retry_seconds_max:

@@ -42,7 +42,8 @@ AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, errors.ReadOnly
 
 _SETUP: Final = (
     b"SET TIME ZONE 'UTC'; SET default_transaction_isolation = 'read committed';"
-    b" SET idle_in_transaction_session_timeout = '30s'; SET client_encoding = 'UTF8';"
+    b" SET idle_in_transaction_session_timeout = '30s'; SET client_encoding = 'UTF8'; SET DateStyle = 'ISO, YMD';"
+    b" SET synchronous_commit = on; SET default_transaction_read_only = off;"
     b" SET statement_timeout = '%ds'; SET lock_timeout = '%ds'"
 )
 

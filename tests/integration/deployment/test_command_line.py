@@ -333,11 +333,11 @@ def test_dead_letters_are_revived_or_discarded(up: Up, succeeded: dict[str, Any]
     die = "UPDATE finaz.manager_commands SET state = 'dead', reason = 'no luck' WHERE manager = 'reconciler'"
     with psycopg.connect(up.announced["dsn"], autocommit=True) as connection:
         connection.execute(die)
-    letters = {one["name"]: one for one in up.answer("dead-letter", "list", "--manager", "reconciler")["items"]}
+    letters = up.answer("dead-letter", "list", "--manager", "reconciler")["items"]
     assert "no luck" in up.finaz("dead-letter", "list").stdout
-    sweep, verify = letters["sweep"]["command_id"], letters["verify"]["command_id"]
+    sweep, verify = (next(one["command_id"] for one in letters if one["name"] == name) for name in ("sweep", "verify"))
     assert up.answer("dead-letter", "revive", "reconciler", sweep)["state"] == "pending"
-    for one in letters.values():
+    for one in letters:
         if one["command_id"] != sweep:
             reason = ("--reason", "the next round looks at it")
             up.answer("dead-letter", "discard", "reconciler", one["command_id"], *reason)

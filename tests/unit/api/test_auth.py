@@ -1,5 +1,6 @@
 """Tokens: who is let in, as whom, and what a broken or changed file does."""
 
+import hashlib
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api import auth
-from api.auth import Principal, Scope, Tokens, add_token, entry_of, load_tokens, mint_token
+from api.auth import Principal, Scope, TokenEntry, Tokens, add_token, entry_of, load_tokens, mint_token
 from domain.errors import FinazError, ForbiddenError, SettingsError, UnauthenticatedError
 
 NOW = datetime(2026, 1, 5, 9, tzinfo=UTC)
@@ -145,3 +146,27 @@ def test_a_changed_file_is_noticed_and_a_broken_one_locks_nobody_out(
     path.write_text('{"tokens":[]}')
     with pytest.raises(FinazError):
         tokens.authenticate(presented(ana))
+
+
+@pytest.mark.parametrize("token", ["", " ", "\t ", "short"])
+def test_what_is_empty_or_short_is_nobodys_token(token: str) -> None:
+    """Not even if its digest stands in the file: the digest of nothing is known to everybody."""
+    with pytest.raises(SettingsError):
+        entry_of(token, "ana", Scope)
+    entry = TokenEntry(sha256=hashlib.sha256(token.strip().encode()).hexdigest(), principal="ana", scopes=tuple(Scope))
+    with pytest.raises(UnauthenticatedError):
+        Tokens([entry]).authenticate(presented(token))
+
+
+def test_a_tokens_file_that_is_gone_locks_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last good one stays in force, as it does while a broken one stands there."""
+    monkeypatch.setattr("api.auth.TOKEN_FILE_RECHECK_SECONDS", 0.0)
+    token, entry = mint_token("ana", Scope)
+    file = tmp_path / "tokens.json"
+    add_token(file, entry)
+    tokens = Tokens(path=file)
+    file.unlink()
+    assert tokens.authenticate(presented(token)).name == "ana"
+    add_token(file, mint_token("bo", Scope)[1])
+    with pytest.raises(UnauthenticatedError):
+        tokens.authenticate(presented(token))

@@ -9,11 +9,13 @@ import msgspec
 import psycopg
 import pytest
 from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
 
 from domain.chain import GENESIS, ChainedRow, chain, digest, link
 from domain.errors import CanonicalError, FinazError, InputError, VersionConflictError
 from domain.events import Metadata
 from projections.inline import INLINE
+from projections.postgres import connect as connect_projection
 from services.ports import Append, Fence, NewEvent, Tracking, Vacant
 from services.store import prepared
 from services.store.application import Log
@@ -119,6 +121,23 @@ def unchecked(rows: list[tuple[str, int, str, str, str]]) -> Prepared:
     return found
 
 
+def test_what_is_missing_never_passes_for_what_holds(log: Log, database: str) -> None:
+    """A guard without its kind, resource, token or owner, and an event of no append, are bugs: refused, and nothing is stored."""
+    owned = Append(events=(new("lease/r", 1, granted(1, "A", resource="r")),))
+    log.append_blocking(owned)
+    mark = log.high_water_mark()
+    base = arrays([prepare(facts("run/x", 1, guard=Fence("r", "A", 1)), INLINE, uuid4().hex)])
+    guard_kinds, guard_resources, guard_owners, guard_tokens, event_appends = 0, 1, 2, 3, 7
+    damages = [(guard_kinds, "{NULL}"), (guard_kinds, "{9}"), (guard_resources, None), (guard_resources, "\x1e")]
+    damages += [(guard_owners, "\x1e"), (guard_tokens, "{NULL}")]
+    damages += [(event_appends, "{0}"), (event_appends, "{2}"), (event_appends, "{NULL}")]
+    for place, damage in damages:
+        damaged = [*base[:place], damage, *base[place + 1 :]]
+        with psycopg.connect(database, autocommit=True) as connection, pytest.raises(errors.RaiseException):
+            connection.execute(_APPEND, damaged)
+    assert log.high_water_mark() == mark
+
+
 def test_a_token_never_goes_back(log: Log) -> None:
     """An unguarded lease event with a lower token is a bug of the caller; it is refused and reaches only that caller."""
     log.append_blocking(Append(events=(new("lease/a", 1, granted(5)),)))
@@ -173,6 +192,29 @@ def test_the_servers_time_zone_changes_nothing(database: str, zone: str) -> None
         log.append_blocking(facts("run/x", 1, guard=Fence(RESOURCE, "A", 1)))
         rows = log.pool.rows("SELECT expires_at FROM finaz.lease_guard")
         assert rows[0][0].astimezone(UTC) - appended.recorded_at == timedelta(seconds=60)
+
+
+def test_the_databases_defaults_change_nothing(database: str) -> None:
+    """Dates written the other way round, another encoding, commits that don't wait, read only: each session sets its own."""
+    name = conninfo_to_dict(database)["dbname"]
+    with psycopg.connect(database, autocommit=True) as connection:
+        for default in (
+            "DateStyle = 'SQL, DMY'",
+            "client_encoding = 'LATIN1'",
+            "synchronous_commit = off",
+            "default_transaction_read_only = on",
+            "default_transaction_isolation = 'serializable'",
+        ):
+            connection.execute(f'ALTER DATABASE "{name}" SET {default}'.encode())
+    with opened(database) as log:
+        appended = log.append_blocking(Append(events=(new("run/x", 1, fact("\N{CHECK MARK}")),)))
+        (recorded,) = log.read_streams_blocking(["run/x"]).streams["run/x"]
+        assert recorded.recorded_at == appended.recorded_at
+        assert recorded.event == fact("\N{CHECK MARK}")
+        assert log.pool.rows("SHOW synchronous_commit") == [("on",)]
+    with connect_projection(database, "runs") as connection:
+        assert connection.execute("SHOW client_encoding").fetchone() == ("UTF8",)
+        assert connection.execute("SHOW default_transaction_isolation").fetchone() == ("read committed",)
 
 
 def test_an_append_has_limits(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
