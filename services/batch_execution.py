@@ -12,6 +12,7 @@ from typing import Final
 from domain.instants import to_micros
 from domain.market.chunks import Rows, read_chunk
 from domain.market.feature_batch import FORMAT
+from domain.market.flow import FlowSpec, IntervalClock
 from domain.market.pipeline import FlowPlan, execute_rows, warm_up
 from domain.market.snapshot import ChunkRef, Manifest
 from domain.runs.messages import RunSpec
@@ -38,8 +39,12 @@ class FlowComputation:
         await asyncio.to_thread(warm_up)
 
     async def rows(self, spec: RunSpec) -> int:
-        """Records of the run's snapshot. Raises as `Catalogue.manifest`."""
-        return (await self._catalogue.manifest(spec.snapshot)).rows
+        """How much work the run is: records of its snapshot, or the ticks that an interval clock may make of them, if more.
+
+        Raises as `Catalogue.manifest` and `Catalogue.flow`.
+        """
+        manifest = await self._catalogue.manifest(spec.snapshot)
+        return max(manifest.rows, cells_max((await self._catalogue.flow(spec.flow)).spec, manifest))
 
     async def prepare(self, spec: RunSpec, tick: Tick) -> Prepared:
         """Load flow and manifest, and the chunks of a small snapshot."""
@@ -64,6 +69,14 @@ class FlowComputation:
         rows = read_chunk(self._blobs.get(ref.address), ref, manifest)
         self._chunks.put(ref.address, rows, ref.rows * (ROW_BYTES + 8 * len(manifest.columns)))
         return rows
+
+
+def cells_max(flow: FlowSpec, manifest: Manifest) -> int:
+    """The most ticks that the flow's interval clock can make over the snapshot; 0 for another clock."""
+    if not isinstance(flow.clock, IntervalClock) or not manifest.chunks:
+        return 0
+    span = manifest.chunks[-1].last_event_time - manifest.chunks[0].first_event_time
+    return len(flow.instruments) * (span // (flow.clock.length_seconds * 1_000_000) + 2)
 
 
 class FlowInputs:
@@ -97,10 +110,10 @@ class FlowInputs:
         outputs = tuple(
             Output(
                 name=output.name,
-                values_hash=batch.values_hash(output.name),
+                values_hash=batch.values_hash(output.name, tick),
                 rows=batch.rows(output.name),
                 schema=FORMAT,
             )
             for output in self._plan.flow.outputs
         )
-        return Computed(artifact=batch.encode(), outputs=outputs)
+        return Computed(artifact=batch.encode(tick), outputs=outputs)

@@ -6,7 +6,7 @@ carries the outputs of its own instrument and no others, so no null is invented 
 `parse_feature_batch(batch.encode())` is the batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from json.encoder import encode_basestring
@@ -31,6 +31,16 @@ HEADS_MAX: Final = 64
 
 SMALL_ROWS_MAX: Final = 8
 """Rows up to which plain Python writes a column quicker than array operations do."""
+
+
+SLICE_ROWS: Final = 65_536
+"""Rows that are encoded or hashed between two calls of `progress`: some 50 ms."""
+
+Progress = Callable[[], None]
+
+
+def no_progress() -> None:
+    """Nobody waits for progress."""
 
 
 @dataclass(frozen=True)
@@ -66,25 +76,32 @@ class FeatureBatch:
         """Ticks that carry the output."""
         return len(self.lane_of(output))
 
-    def values_hash(self, output: str) -> str:
-        """The address of the bare list of values."""
+    def values_hash(self, output: str, progress: Progress = no_progress) -> str:
+        """The address of the bare list of values. `progress` is called now and then, and may raise to leave."""
         column = self.lane_of(output).outputs[output]
         if len(column) <= SMALL_ROWS_MAX:
             return address(f"[{','.join(map(_float_text, column.tolist()))}]".encode())
-        return address(b"[" + join_rows([(b"", float_texts(column))], b",")[:-1] + b"]")
+        parts = []
+        for start in range(0, len(column), SLICE_ROWS):
+            progress()
+            parts.append(join_rows([(b"", float_texts(column[start : start + SLICE_ROWS]))], b","))
+        return address(b"[" + b"".join(parts)[:-1] + b"]")
 
-    def encode(self) -> bytes:
-        """The canonical bytes."""
-        return _head(self.flow, self.schema) + b',"ticks":[' + self._ticks() + b"]}"
+    def encode(self, progress: Progress = no_progress) -> bytes:
+        """The canonical bytes. `progress` is called now and then, and may raise to leave."""
+        return _head(self.flow, self.schema) + b',"ticks":[' + self._ticks(progress) + b"]}"
 
-    def _ticks(self) -> bytes:
+    def _ticks(self, progress: Progress) -> bytes:
         if len(self.lanes) == 1:
-            return _encode_lane(self.lanes[0], b",")[:-1]
+            return _encode_lane(self.lanes[0], b",", progress)[:-1]
         keyed = [
             (time, event_id.encode("utf-8"), row)
             for lane in self.lanes
             for time, event_id, row in zip(
-                lane.event_times.tolist(), lane.event_ids, _encode_lane(lane, b"\n").split(b"\n"), strict=False
+                lane.event_times.tolist(),
+                lane.event_ids,
+                _encode_lane(lane, b"\n", progress).split(b"\n"),
+                strict=False,
             )
         ]
         keyed.sort(key=lambda tick: tick[:2])
@@ -146,9 +163,21 @@ def _head(flow: str, schema: tuple[OutputSchema, ...]) -> bytes:
     return canonical({"flow": flow, "schema": schema_body(schema)})[:-1]
 
 
-def _encode_lane(lane: LaneValues, end: bytes) -> bytes:
+def _encode_lane(lane: LaneValues, end: bytes, progress: Progress) -> bytes:
+    """The rows of a lane, slice by slice: each is short enough that other threads get their turn in time."""
     if len(lane) <= SMALL_ROWS_MAX:
         return _encode_small(lane, end)
+    parts = []
+    for start in range(0, len(lane), SLICE_ROWS):
+        progress()
+        rows = slice(start, start + SLICE_ROWS)
+        outputs = {name: column[rows] for name, column in lane.outputs.items()}
+        part = LaneValues(lane.instrument, lane.event_times[rows], lane.event_ids[rows], outputs)
+        parts.append(_encode_rows(part, end))
+    return b"".join(parts)
+
+
+def _encode_rows(lane: LaneValues, end: bytes) -> bytes:
     parts: list[tuple[bytes, Texts]] = [
         (b'{"event_id":"', json_escaped(texts_of(lane.event_ids))),
         (b'","event_time":"', instant_texts(lane.event_times)),

@@ -30,6 +30,9 @@ from domain.market.text_columns import texts_of
 EVENTS_MAX: Final = 100_000_000
 """Events of its instruments that one batch run may hold."""
 
+RESULT_TICKS_MAX: Final = 4_000_000
+"""Ticks that the result of one batch run may have: the shortest ones of more would not fit into one artifact."""
+
 Border = Callable[[str], None]
 
 
@@ -78,8 +81,14 @@ def execute_rows(
     events = [gathered[lane.instrument].ticks() for lane in plans]
     border("clock")
     lanes = []
+    total = 0
     for lane, ticks in zip(plans, events, strict=True):
         lanes.append(Lane(lane).fill(ticks))
+        total += len(lanes[-1])
+        if total > RESULT_TICKS_MAX:
+            raise RunTooLargeError(
+                f"more than {RESULT_TICKS_MAX} ticks", at=lane.instrument, expected=f"at most {RESULT_TICKS_MAX} in all"
+            )
         border("lane")
     return FeatureBatch(plan.address, plan.schema, tuple(lanes))
 

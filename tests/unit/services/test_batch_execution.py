@@ -14,10 +14,11 @@ from domain.market import feature_batch
 from domain.market.feature_batch import FeatureBatch, OutputSchema, parse_feature_batch, schema_body
 from domain.market.flow import flow_body, parse_flow
 from domain.market.lanes import LaneValues
-from domain.market.pipeline import execute
-from domain.market.snapshot import parse_manifest
+from domain.market.pipeline import execute, execute_events
+from domain.market.records import MarketEvent
+from domain.market.snapshot import build_snapshot, parse_manifest
 from domain.runs.messages import Mode, RunSpec
-from services.batch_execution import FlowComputation
+from services.batch_execution import FlowComputation, cells_max
 from services.batch_parts import Computed
 from services.cas import DirectoryBlobStore
 from tests.support.fixture_market import AS_OF, GOLDEN, START, flow, store_snapshot
@@ -100,13 +101,13 @@ async def test_what_is_under_an_address_is_read_once(blobs: CountingStore) -> No
 
 
 async def test_a_large_snapshot_is_read_chunk_by_chunk(blobs: CountingStore) -> None:
-    """Preparing reads no chunk; computing reads each when it is its turn, and ticks after each."""
+    """Preparing reads no chunk; computing reads each when it is its turn, and ticks after each, the lane, and what is encoded."""
     wanted = spec(blobs, store_snapshot(blobs, rows=30, chunk_events=10))
     computation = FlowComputation(blobs, 0, 0)
     prepared = await computation.prepare(wanted, lambda: None)
     before, seen = len(blobs.reads), []
     prepared.compute(lambda stage: None, lambda: seen.append(len(blobs.reads) - before))
-    assert seen == [*range(1, 10), 9]
+    assert seen == [*range(1, 10), 9, 9, 9]
 
 
 @pytest.mark.parametrize("how", ["missing", "rotten"])
@@ -149,3 +150,32 @@ def test_small_and_large_batches_are_written_alike(ticks: list[tuple[str, float]
     }
     assert written == [(canonical(document), address_of(batch.values(output)))] * 2
     assert parse_feature_batch(written[0][0]).values(output) == batch.values(output)
+
+
+def test_a_sparse_snapshot_under_a_fine_interval_clock_counts_by_its_cells() -> None:
+    """A small file can make millions of ticks: such a run is for a thread, not for the loop that keeps the others' leases."""
+    events = [
+        MarketEvent(
+            event_id=f"e{n}",
+            instrument="i",
+            event_time=n * 86_400_000_000,
+            available_at=0,
+            revision=0,
+            values={"close": 1.0},
+        )
+        for n in range(11)
+    ]
+    manifest, _ = build_snapshot(events, name="sparse")
+    node = {"id": "n", "op": "ema", "inputs": [{"column": "close"}], "parameters": {"length": 2}}
+    body = {
+        "version": 1,
+        "name": "fine",
+        "source": {"instruments": ["i"]},
+        "clock": {"kind": "interval", "length_seconds": 1, "empty_cells_max": 1_000_000},
+        "nodes": [node],
+        "outputs": [{"name": "o", "node": "n"}],
+    }
+    ticks = len(execute_events(parse_flow(body), events).lanes[0])
+    assert ticks == 864_001
+    assert ticks <= cells_max(parse_flow(body), manifest) <= ticks + 1
+    assert cells_max(parse_flow(body | {"clock": {"kind": "event"}}), manifest) == 0

@@ -10,11 +10,11 @@ from deployment.fixture_files import fixture_path
 from domain.canonical import address, address_of, canonical, parse
 from domain.errors import NotFoundError
 from domain.instants import parse_instant, to_micros
-from domain.market import pipeline
+from domain.market import feature_batch, pipeline
 from domain.market.errors import ColumnUnknownError, InstrumentUnknownError, RunTooLargeError, SnapshotInvalidError
 from domain.market.feature_batch import parse_feature_batch
-from domain.market.flow import flow_address, parse_flow
-from domain.market.pipeline import execute
+from domain.market.flow import FlowSpec, flow_address, parse_flow
+from domain.market.pipeline import execute, execute_events
 from domain.market.records import MarketEvent, parse_event
 from domain.market.snapshot import build_snapshot, encode_manifest, make_manifest, manifest_body, parse_manifest
 from tests.support.market_strategies import START, flow
@@ -276,3 +276,59 @@ def test_chunks_of_a_manifest_stand_in_order() -> None:
     with pytest.raises(SnapshotInvalidError):
         parse_manifest(canonical(body))
     assert parse_manifest(encode_manifest(manifest)) == manifest
+
+
+def test_a_long_result_is_encoded_in_slices_with_a_sign_of_progress_before_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bytes and the hash do not depend on the slices; a worker's heartbeat sees that there is progress, and may leave."""
+    batch = execute_events(flow_of_closes(), [close_event(n) for n in range(100)])
+    whole, hashed = batch.encode(), batch.values_hash("sma")
+    monkeypatch.setattr(feature_batch, "SLICE_ROWS", 30)
+    calls: list[None] = []
+    assert batch.encode(lambda: calls.append(None)) == whole
+    assert batch.values_hash("sma", lambda: calls.append(None)) == hashed
+    assert len(calls) == 8
+
+    def leave() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        batch.encode(leave)
+
+
+def test_a_result_has_a_largest_number_of_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused before it is encoded, by the name of the limit; the last accepted is accepted."""
+    manifest, blobs = build_snapshot([close_event(n) for n in range(10)], name="ten")
+    monkeypatch.setattr(pipeline, "RESULT_TICKS_MAX", 10)
+    assert len(execute(flow_of_closes(), manifest, blobs, 10**15).lanes[0]) == 10
+    monkeypatch.setattr(pipeline, "RESULT_TICKS_MAX", 9)
+    with pytest.raises(RunTooLargeError) as refused:
+        execute(flow_of_closes(), manifest, blobs, 10**15)
+    assert refused.value.at == "i"
+
+
+def flow_of_closes() -> FlowSpec:
+    """An SMA of length 1 of one instrument's close."""
+    return parse_flow(
+        {
+            "version": 1,
+            "name": "closes",
+            "source": {"instruments": ["i"]},
+            "clock": {"kind": "event"},
+            "nodes": [{"id": "n", "op": "sma", "inputs": [{"column": "close"}], "parameters": {"length": 1}}],
+            "outputs": [{"name": "sma", "node": "n"}],
+        }
+    )
+
+
+def close_event(number: int) -> MarketEvent:
+    """One event a second."""
+    return MarketEvent(
+        event_id=f"e{number}",
+        instrument="i",
+        event_time=number * 1_000_000,
+        available_at=0,
+        revision=0,
+        values={"close": float(number)},
+    )
