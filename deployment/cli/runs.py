@@ -25,8 +25,12 @@ def _request_options(command: Any) -> Any:
     """The options that a run and a sweep share."""
     options = (
         click.option("--snapshot", required=True, metavar="ADDRESS", help="The snapshot's address, sha256:…"),
-        click.option("--as-of", metavar="INSTANT", help="Take what was available then (RFC 3339). Default: now."),
-        click.option("--mode", type=click.Choice(MODES), default="BATCH", show_default=True, help="How to execute."),
+        click.option(
+            "--as-of", metavar="INSTANT", help="Take what was available then (RFC 3339). Default: now; --key needs it."
+        ),
+        click.option(
+            "--mode", type=click.Choice(MODES), default="BATCH", show_default=True, help="How to execute; BATCH so far."
+        ),
         click.option("--tag", "tags", multiple=True, help="A tag to find it by; may be given again."),
         click.option("--priority", type=int, default=0, show_default=True, help="-100 to 100; higher goes first."),
         click.option(
@@ -52,9 +56,10 @@ def submit(flow: str, key: str | None, wait: bool, **request: Any) -> None:
     """Submit one run."""
     from deployment.cli.connection import api
 
+    key = _key(key, request["as_of"])
     body = {"flow": flow_argument(flow), **_request(**request)}
     with api() as client:
-        submitted = client.submit_run(body, _key(key))
+        submitted = client.submit_run(body, key)
         if wait:
             ended = _follow(client, submitted["run_id"])
             answer(ended, lambda: _show(ended))
@@ -88,6 +93,7 @@ def sweep(
     from deployment.cli.connection import api
     from deployment.cli.documents import combinations
 
+    key = _key(key, request["as_of"])
     body = {
         "flows": [flow_argument(flow) for flow in flows],
         "instruments": list(instruments),
@@ -95,7 +101,7 @@ def sweep(
         **_request(**request),
     }
     with api() as client:
-        submitted = client.submit_sweep(body, _key(key))
+        submitted = client.submit_sweep(body, key)
         if not wait:
             answer(submitted, lambda: _show_sweep(submitted))
             return
@@ -241,10 +247,15 @@ def _request(
     }
 
 
-def _key(key: str | None) -> str:
-    """The key given, or a new one: our own repetitions after a lost connection are then still one request."""
+def _key(key: str | None, as_of: str | None) -> str:
+    """The key given, or a new one: our own repetitions after a lost connection are then still one request.
+
+    A key means one request for ever, so it needs an as-of instant of its own: "now" is another one each time.
+    """
     import uuid
 
+    if key is not None and as_of is None:
+        raise click.UsageError("--key needs --as-of: with 'now' the same command is another request each time")
     return uuid.uuid4().hex if key is None else key
 
 

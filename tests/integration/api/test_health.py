@@ -1,6 +1,7 @@
 """Health, metrics, and what clients see when a part goes away in the middle."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from api import app, health, server
 from api.answers import Answer, json_answer
 from api.metrics import METRIC_NAMES
 from api.operations import AnswerSpec, Call, Operation
+from api.server import HEAD_BYTES_MAX
 from deployment.embedded import EmbeddedPostgres
 from services.store import connections
 from tests.support.api_calls import post, problem
@@ -163,3 +165,24 @@ async def test_a_stopping_server_waits_no_longer_than_its_limit(
         api.server.should_exit = True
         cut = await waiting
         assert (cut.status_code, problem(cut)["code"]) == (503, "OVERLOADED")
+
+
+async def test_a_request_head_without_an_end_is_cut(api: ApiRig) -> None:
+    """One header line, or many, beyond the limit: refused with a problem and the connection given up, without a token too."""
+    host, port = api.url.removeprefix("http://").split(":")
+    for line in (b"x" * 4096, b"x: y\r\n" * 512):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /health/live HTTP/1.1\r\nhost: h\r\nx: ")
+        async with asyncio.timeout(20):
+            with contextlib.suppress(ConnectionError):
+                for _ in range(4 * HEAD_BYTES_MAX // 4096):
+                    writer.write(line)
+                    await writer.drain()
+            answer = b""
+            with contextlib.suppress(ConnectionError):
+                answer = await reader.read()
+        writer.close()
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 400 ")
+    long = await api.as_().get("/health/live", headers={"x": "y" * (HEAD_BYTES_MAX // 2)})
+    assert long.status_code == 200
+    assert (await api.as_().get("/health/live")).status_code == 200

@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from deployment.cli import COMMANDS, main
+from deployment.cli import COMMANDS, main, runs
 from deployment.cli.documents import combinations, write_out
 from deployment.cli.page import cli_page, walk
 
@@ -115,3 +115,11 @@ def test_an_output_that_is_no_file_is_written_to_and_stays(tmp_path: Path) -> No
     assert link.is_symlink()
     assert target.read_bytes() == b"behind the link"
     assert {file.name for file in tmp_path.iterdir()} == {"pipe", "link", "target"}
+
+
+def test_a_key_needs_an_instant_of_its_own() -> None:
+    """With "now" the same command would be another request each time, and the key be refused as used."""
+    with pytest.raises(click.UsageError, match="--as-of"):
+        runs._key("k", None)
+    assert runs._key("k", "2026-01-06T00:00:00Z") == "k"
+    assert runs._key(None, None) != runs._key(None, None)

@@ -477,6 +477,33 @@ def test_a_temporary_folder_that_cannot_be_written_is_a_fault_of_the_machine(
         import_snapshot(path, importer.blobs, ImportOptions(name="s"), take_away, temporary=importer.temporary)
 
 
+def test_a_file_that_changes_while_it_is_read_is_refused(importer: Importer) -> None:
+    """Appended to, cut or replaced in the meantime: half of one file and half of another is no snapshot."""
+    path = importer.folder / "a.csv"
+
+    def append() -> None:
+        with path.open("a") as file:
+            file.write("A,2026-01-05T10:00:00Z,1\n")
+
+    def replace() -> None:
+        other = importer.folder / "b.csv"
+        other.write_text(GOOD)
+        other.rename(path)
+
+    for change in (append, lambda: path.write_text(HEADER), replace):
+        path.write_text(GOOD)
+        done = False
+
+        def change_once(progress: ImportProgress, change: Any = change) -> None:
+            nonlocal done
+            if not done:
+                done = True
+                change()
+
+        with pytest.raises(ImportInvalidError, match="changed while"):
+            import_snapshot(path, importer.blobs, ImportOptions(name="s"), change_once, temporary=importer.temporary)
+
+
 def test_a_chunk_that_is_lost_or_damaged_is_refused(importer: Importer) -> None:
     """A run over it ends with a typed error naming the address; nothing is computed again in silence."""
     store = DirectoryBlobStore(importer.folder / "store")
