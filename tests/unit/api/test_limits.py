@@ -75,10 +75,11 @@ async def test_results_rendered_at_once_are_bounded() -> None:
 
 
 def test_a_tokens_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file with more tokens than the limit is refused as a whole."""
     monkeypatch.setattr(auth, "TOKENS_MAX", 2)
     path = tmp_path / "tokens.json"
     for number in range(3):
-        add_token(path, entry_of(str(number), "ana", [Scope.RUNS_READ]))
+        add_token(path, entry_of(f"token-{number:016}", "ana", [Scope.RUNS_READ]))
     with pytest.raises(SettingsError, match="too long"):
         load_tokens(path)
 
