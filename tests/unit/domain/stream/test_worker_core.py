@@ -18,7 +18,9 @@ from domain.market.faults import FaultKind, random_schedule
 from domain.market.flow import FlowSpec, parse_flow
 from domain.market.pipeline import execute_events
 from domain.market.records import MarketEvent, encode_event
+from domain.stream.identities import LOADS_MAX, Identities
 from domain.stream.records import StreamRecord
+from domain.stream.watermark import GAPS_MAX, PartitionWatermark
 from domain.stream.worker_core import ACCEPTED, StreamCore, StreamLimits, Treated, Treatment
 from tests.unit.domain.market.test_arrivals import SNAPSHOT, fixture_log, random_events
 
@@ -371,3 +373,19 @@ def test_a_state_that_does_not_fit_is_refused(part: str) -> None:
             StreamCore(fixture_flow(), PARTITIONS).restore(state | {part: damage})
     with pytest.raises(StateInvalidError):
         StreamCore(fixture_flow(), PARTITIONS + 1).restore(state)
+
+
+def test_what_a_partition_remembers_of_loads_and_gaps_is_bounded() -> None:
+    """The load longest unheard of is forgotten; gaps beyond the limit are not opened, and close by their deadlines anyway."""
+    identities = Identities(SECOND)
+    for number in range(LOADS_MAX + 1):
+        identities.add_load((f"load-{number}", 5))
+    assert not identities.is_repeated(("load-0", 5))
+    assert identities.is_repeated(("load-1", 5))
+    assert len(identities.state_document()["loads"]) == LOADS_MAX
+    mark = PartitionWatermark(0)
+    for number in range(GAPS_MAX + 1):
+        mark.open_gap(f"i{number}", 10 * SECOND)
+    assert len(mark.state_document()["gaps"]) == GAPS_MAX
+    mark.see(10 * SECOND)
+    assert mark.at == 10 * SECOND
