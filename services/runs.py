@@ -16,28 +16,15 @@ from domain.errors import RunNotFoundError, VersionConflictError
 from domain.events import Metadata, Recorded
 from domain.identity import RUN_ID, lease_stream, run_stream
 from domain.runs.aggregate import Run, RunState, decide, evolve
-from domain.runs.messages import Mode, RequestCancellation, ResultPublished, ResultRef, RunError
+from domain.runs.messages import Mode, RequestCancellation, ResultPublished, RunError
+from projections.runs.projection import PublishedResult as PublishedResult
+from projections.runs.projection import published as published
 from services import effects
 from services.event_ids import new_event_id
 from services.ports import Append, EventLog, NewEvent, StreamsRead
 
 CONFLICT_RETRIES_MAX: Final = 8
 """Times that a decision is made again because its stream had moved on; a run has fewer events than that in a busy second."""
-
-
-class PublishedResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One published output: the reference, whose it is, and under which token it became visible, when."""
-
-    run_id: str
-    output: str
-    artifact: str
-    values_hash: str
-    rows: int
-    schema: str
-    flow: str
-    inputs: tuple[str, ...]
-    fence_token: int
-    published_at: datetime
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,12 +68,6 @@ def published_result(recorded: Recorded) -> PublishedResult | None:
     if not isinstance(event, ResultPublished):
         return None
     return published(event.run_id, event.result, event.token, recorded.recorded_at)
-
-
-def published(run_id: str, result: ResultRef, token: int, at: datetime) -> PublishedResult:
-    """A result reference together with the place and instant of its publication."""
-    fields = msgspec.structs.asdict(result)
-    return PublishedResult(run_id=run_id, fence_token=token, published_at=at, **fields)
 
 
 def view_run(run_id: str, events: Sequence[Recorded]) -> RunView:

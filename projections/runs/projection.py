@@ -124,7 +124,7 @@ def apply(row: RunFold | None, recorded: Recorded) -> RunFold:
         return RunFold(evolve(Run(event.run_id), event, recorded.recorded_at), (), position, position)  # type: ignore[attr-defined]
     run, results = evolve(row.run, event, recorded.recorded_at), row.results
     if type(event) is ResultPublished:
-        results = (*results, _published(event, recorded.recorded_at))
+        results = (*results, published(event.run_id, event.result, event.token, recorded.recorded_at))
     return RunFold(run, results, row.requested_position, position)
 
 
@@ -190,10 +190,10 @@ def fold_of(row: RunRow) -> RunFold:
     return RunFold(run, row.results, row.requested_position, row.position)
 
 
-def _published(event: ResultPublished, at: datetime) -> PublishedResult:
-    result = event.result
+def published(run_id: str, result: ResultRef, token: int, at: datetime) -> PublishedResult:
+    """A result reference together with the run, the token, and the instant of its publication."""
     return PublishedResult(
-        run_id=event.run_id,
+        run_id=run_id,
         output=result.output,
         artifact=result.artifact,
         values_hash=result.values_hash,
@@ -201,7 +201,7 @@ def _published(event: ResultPublished, at: datetime) -> PublishedResult:
         schema=result.schema,
         flow=result.flow,
         inputs=result.inputs,
-        fence_token=event.token,
+        fence_token=token,
         published_at=at,
     )
 
