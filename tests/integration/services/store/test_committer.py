@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -275,3 +276,14 @@ def test_a_closed_log_refuses(log: Log) -> None:
     for use in (lambda: log.append_blocking(facts("run/x", 2)), lambda: log.read_log(0, 1), log.now):
         with pytest.raises(StoreUnavailableError):
             use()
+
+
+def test_what_the_server_can_never_store_fails_its_own_caller_alone_and_at_once(database: str) -> None:
+    """A stream name beyond an index row: an operational error by its class, and yet no reason to try the group again."""
+    poison = "run/" + "".join(uuid4().hex for _ in range(250))
+    with opened(database, retry_seconds_max=600) as log, ThreadPoolExecutor(5) as threads:
+        good = [threads.submit(log.append_blocking, facts(f"run/{n}", 1)) for n in range(4)]
+        with pytest.raises(FinazError) as refused:
+            threads.submit(log.append_blocking, facts(poison, 1)).result()
+        assert not isinstance(refused.value, StoreUnavailableError)
+        assert sorted(one.result().position for one in good) == [1, 2, 3, 4]
