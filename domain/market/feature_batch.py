@@ -12,15 +12,17 @@ from functools import lru_cache
 from json.encoder import encode_basestring
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from domain.canonical import address, canonical, parse
 from domain.errors import CanonicalError, NotFoundError
-from domain.instants import format_micros, parse_instant, to_micros
+from domain.instants import format_micros
 from domain.market.compiled import Floats
 from domain.market.errors import SnapshotInvalidError
 from domain.market.fields import Reader
 from domain.market.flow import FlowSpec, flow_address
+from domain.market.instant_reader import parse_instants
 from domain.market.lanes import LaneValues, lanes_of
 from domain.market.text_columns import Texts, float_texts, instant_texts, join_rows, json_escaped, texts_of
 
@@ -125,37 +127,58 @@ def schema_body(schema: Sequence[OutputSchema]) -> dict[str, Any]:
     return {"format": FORMAT, "outputs": outputs}
 
 
+class _Tick(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """A tick as it stands in an artifact."""
+
+    event_id: str
+    event_time: str
+    values: dict[str, float | None]
+
+
+class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An artifact: the schema is small and read strictly, the ticks may be millions and are read quickly."""
+
+    flow: str
+    schema: msgspec.Raw
+    ticks: list[_Tick]
+
+
 def parse_feature_batch(data: bytes) -> FeatureBatch:
-    """Read an artifact. `SnapshotInvalidError` with the place if it is no FeatureBatch."""
+    """Read an artifact whose bytes were verified against its address. `SnapshotInvalidError` if it is no FeatureBatch.
+
+    Times, ids and values are those that were encoded, to the bit; that the bytes are canonical is for their address to say.
+    """
     try:
-        return _read(parse(data))
-    except (CanonicalError, KeyError, TypeError, ValueError, StopIteration) as error:
+        document = msgspec.json.decode(data, type=_Document)
+        schema = _schema(parse(bytes(document.schema)))
+        ticks: dict[str, list[_Tick]] = {output.instrument: [] for output in schema}
+        instruments = {output.name: output.instrument for output in schema}
+        for tick in document.ticks:
+            ticks[instruments[next(iter(tick.values))]].append(tick)
+        return FeatureBatch(document.flow, schema, tuple(_lane(name, rows, schema) for name, rows in ticks.items()))
+    except (CanonicalError, msgspec.MsgspecError, KeyError, ValueError, StopIteration) as error:
         raise SnapshotInvalidError(f"no FeatureBatch: {error}", at="$", expected=FORMAT) from None
 
 
-def _read(value: Any) -> FeatureBatch:
-    reader = Reader(value, "$", ("flow", "schema", "ticks"), (), SnapshotInvalidError)
-    described = Reader(reader.member("schema"), "$.schema", ("format", "outputs"), (), SnapshotInvalidError)
+def _schema(value: Any) -> tuple[OutputSchema, ...]:
+    described = Reader(value, "$.schema", ("format", "outputs"), (), SnapshotInvalidError)
     described.choice("format", (FORMAT,))
-    schema = tuple(
-        OutputSchema(item["name"], item["instrument"]) for item, _ in described.items("outputs", least=1, most=None)
+    items = (
+        Reader(item, at, ("instrument", "name", "type"), (), SnapshotInvalidError)
+        for item, at in described.items("outputs", least=1, most=None)
     )
-    instruments = {output.name: output.instrument for output in schema}
-    ticks: dict[str, list[dict[str, Any]]] = {output.instrument: [] for output in schema}
-    for item, at in reader.items("ticks", least=0, most=None):
-        fields = Reader(item, at, ("event_id", "event_time", "values"), (), SnapshotInvalidError)
-        owner = instruments[next(iter(fields.member("values")))]
-        ticks[owner].append(item)
-    return FeatureBatch(reader.text("flow"), schema, tuple(_lane(name, rows, schema) for name, rows in ticks.items()))
+    return tuple(OutputSchema(item.text("name"), item.text("instrument")) for item in items)
 
 
-def _lane(instrument: str, ticks: list[dict[str, Any]], schema: Sequence[OutputSchema]) -> LaneValues:
+def _lane(instrument: str, ticks: Sequence[_Tick], schema: Sequence[OutputSchema]) -> LaneValues:
     names = [output.name for output in schema if output.instrument == instrument]
-    times = [to_micros(parse_instant(tick["event_time"])) for tick in ticks]
+    times, said = parse_instants(texts_of([tick.event_time for tick in ticks]), strict=True)
+    if said.any():
+        raise ValueError(f"tick {int(said.argmax())} of {instrument!r} has no instant")
     columns: dict[str, Floats] = {
-        name: np.array([tick["values"][name] for tick in ticks], dtype=np.float64) for name in names
+        name: np.array([tick.values[name] for tick in ticks], dtype=np.float64) for name in names
     }
-    return LaneValues(instrument, np.array(times, dtype=np.int64), [tick["event_id"] for tick in ticks], columns)
+    return LaneValues(instrument, times, [tick.event_id for tick in ticks], columns)
 
 
 @lru_cache(maxsize=HEADS_MAX)

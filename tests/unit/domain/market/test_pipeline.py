@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deployment.fixture_files import fixture_path
 from domain.canonical import address, address_of, canonical, parse
@@ -163,9 +165,29 @@ NO_VALUES = (
 )
 
 
-@pytest.mark.parametrize(
-    "data", [b"{}", b"[]", b"x", NO_VALUES, b'{"flow":"","schema":{"format":"OTHER","outputs":[]},"ticks":[]}']
+NO_INSTANT = NO_VALUES.replace(b"2026-01-05T09:00:00Z", b"2026-01-05 09:00").replace(b"{}", b'{"x":1.0}')
+OTHER_OUTPUT = NO_VALUES.replace(b"{}", b'{"y":1.0}')
+TEXT_VALUE = NO_VALUES.replace(b"{}", b'{"x":"1.0"}')
+
+
+@given(
+    values=st.lists(st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False))),
+    ids=st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=8),
 )
+def test_what_is_read_is_what_was_written(values: list[float | None], ids: str) -> None:
+    """Every binary64, subnormal, huge or -0.0, and every id come back to the bit."""
+    events = [msgspec.structs.replace(event(n, value), event_id=f"{ids}{n}") for n, value in enumerate(values)]
+    spec = parse_flow(flow(length=1))
+    batch = execute_events(spec, events)
+    again = parse_feature_batch(batch.encode())
+    assert again.encode() == batch.encode()
+    assert [repr(value) for value in again.values("out0")] == [repr(value) for value in batch.values("out0")]
+
+
+OTHER_FORMAT = b'{"flow":"","schema":{"format":"OTHER","outputs":[]},"ticks":[]}'
+
+
+@pytest.mark.parametrize("data", [b"{}", b"[]", b"x", NO_VALUES, NO_INSTANT, OTHER_OUTPUT, TEXT_VALUE, OTHER_FORMAT])
 def test_what_is_no_artifact_is_refused(data: bytes) -> None:
     """Typed, whatever the bytes."""
     with pytest.raises(SnapshotInvalidError):
