@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import uvicorn
 import uvloop
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from api.app import Api
 from api.operations import answer_headers
@@ -41,6 +41,9 @@ SWITCH_SECONDS: Final = 0.0005
 HEAD_BYTES_MAX: Final = 65_536
 """Bytes of a request's line and headers that may come in before they are complete."""
 
+HEAD_SECONDS_MAX: Final = 20.0
+"""How long a new connection may take to send its first request's head, and any later head that has begun."""
+
 BACKLOG: Final = 1024
 """Connections that wait to be accepted."""
 
@@ -49,19 +52,37 @@ _CONTROL_IN_KEY: Final = re.compile(rb"(?im)^idempotency-key:[^\r\n]*[\x00-\x08\
 
 
 class Protocol(HttpToolsProtocol):
-    """uvicorn's HTTP/1.1, which refuses what isn't HTTP with a problem document like everything else here."""
+    """uvicorn's HTTP/1.1, which refuses what isn't HTTP with a problem document like everything else here.
+
+    A head must end within `HEAD_BYTES_MAX` and `HEAD_SECONDS_MAX`. What comes after a whole request and is no HTTP takes nothing
+    from that request: it is answered, and then the connection is closed.
+    """
 
     _last: bytes = b""
     _in_head: bool = True
     _head_bytes: int = 0
+    _head_timer: asyncio.TimerHandle | None = None
+    _deaf: bool = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._time_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_arrived()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
         self._last = data
         super().data_received(data)
         if self._in_head and not self.transport.is_closing():
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
                 self.send_400_response(f"the request's head is longer than {HEAD_BYTES_MAX} bytes")
+            elif self._head_timer is None:
+                self._time_head()
 
     def on_message_begin(self) -> None:
         self._in_head, self._head_bytes = True, 0
@@ -69,9 +90,32 @@ class Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._head_arrived()
         super().on_headers_complete()
 
+    def _time_head(self) -> None:
+        self._head_timer = self.loop.call_later(HEAD_SECONDS_MAX, self._head_is_late)
+
+    def _head_arrived(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if not self.transport.is_closing():
+            self.send_400_response(f"the request's head did not arrive within {HEAD_SECONDS_MAX:g} seconds")
+
+    def _is_answering(self) -> bool:
+        """Whether a whole request is being executed."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.response_complete and not cycle.more_body
+
     def send_400_response(self, msg: str) -> None:
+        self._deaf = True
+        if self._is_answering():
+            self.cycle.keep_alive = False
+            return
         error = InputError(msg, at="request", expected="HTTP/1.1")
         if _CONTROL_IN_KEY.search(self._last):
             error = IdempotencyKeyInvalidError(

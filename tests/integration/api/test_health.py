@@ -167,6 +167,37 @@ async def test_a_stopping_server_waits_no_longer_than_its_limit(
         assert (cut.status_code, problem(cut)["code"]) == (503, "OVERLOADED")
 
 
+async def asked(api: ApiRig, request: bytes) -> bytes:
+    """What the server sends for these bytes until it closes the connection; the client's half stays open."""
+    host, port = api.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(request)
+    async with asyncio.timeout(20):
+        answer = await reader.read()
+    writer.close()
+    return answer
+
+
+@pytest.mark.parametrize("begun", [b"", b"G", b"GET /health/live HTTP/1.1\r\nhost: h\r\nx: "])
+async def test_a_head_that_does_not_arrive_is_cut(api: ApiRig, monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
+    """A silent connection, or one in the midst of its first or second head, is given up in time."""
+    monkeypatch.setattr(server, "HEAD_SECONDS_MAX", 0.2)
+    assert (await asked(api, begun)).startswith(b"HTTP/1.1 400 ")
+    whole = b"GET /health/live HTTP/1.1\r\nhost: h\r\n\r\n"
+    if begun:
+        assert (await asked(api, whole + begun)).startswith(b"HTTP/1.1 200 ")
+    assert (await api.as_().get("/health/live")).status_code == 200
+
+
+@pytest.mark.parametrize("requests", [1, 2])
+async def test_garbage_behind_a_whole_request_takes_nothing_from_it(api: ApiRig, requests: int) -> None:
+    """What was asked is done and answered as ever, pipelined or not; then the connection ends."""
+    whole = b"GET /health/live HTTP/1.1\r\nhost: h\r\n\r\n"
+    answer = await asked(api, whole * requests + b"\x00garbage\r\n\r\n")
+    assert answer.count(b"HTTP/1.1 200 ") == requests
+    assert b"HTTP/1.1 400" not in answer
+
+
 async def test_a_request_head_without_an_end_is_cut(api: ApiRig) -> None:
     """One header line, or many, beyond the limit: refused with a problem and the connection given up, without a token too."""
     host, port = api.url.removeprefix("http://").split(":")
