@@ -19,6 +19,7 @@ NAME_BYTES_MAX: Final = 255
 """Bytes of UTF-8 that any other name made by a user may have."""
 
 RUN_ID = re.compile(r"run_[0-9a-f]{64}\Z")
+JOB_ID = re.compile(r"job_[0-9a-f]{32}\Z")
 _REACTIONS: Final = UUID("6f0f4f4e-8f5e-5d0c-9a7e-3f1c5b8a2d10")
 
 
@@ -87,6 +88,16 @@ def checkpoint_stream(run_id: str) -> str:
 def discrepancy_stream(kind: str, subject: str) -> str:
     """The stream of what the reconciler found about one subject, of one kind."""
     return f"discrepancy/{kind}/{subject}"
+
+
+def job_stream(job_id: str) -> str:
+    """The stream of a job's own events."""
+    return "job/" + job_id
+
+
+def job_slot_stream(kind: str, target: str) -> str:
+    """The stream of the slot in which at most one job of the kind lives for the target."""
+    return f"job_slot/{kind}/{target}"
 
 
 def derived_key(*parts: str) -> str:

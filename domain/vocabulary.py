@@ -7,8 +7,9 @@ its own part of the code happens to use. A new context adds its messages here; a
 from domain.admission import messages as admission
 from domain.checkpoints import messages as checkpoints
 from domain.discrepancies import messages as discrepancies
+from domain.jobs import messages as jobs
 from domain.leases import messages as leases
 from domain.runs import messages as runs
 
-MESSAGES = (admission, checkpoints, discrepancies, leases, runs)
+MESSAGES = (admission, checkpoints, discrepancies, jobs, leases, runs)
 """The modules that define events."""
