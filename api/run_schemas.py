@@ -78,18 +78,41 @@ _FLOW_OR_ADDRESS: Final[dict[str, Any]] = {
     "description": "A flow, or the address of one stored as an artifact.",
 }
 _REQUEST: Final[dict[str, dict[str, Any]]] = {
-    "mode": {
-        "type": "string",
-        "enum": ["BATCH"],
-        "description": "REPLAY and STREAM are known, and refused with MODE_UNAVAILABLE by this version.",
-    },
+    "mode": {"type": "string", "enum": ["BATCH"]},
     "snapshot": {**ADDRESS, "description": "The address of a snapshot's manifest, stored as an artifact."},
     "as_of": INSTANT,
     "tags": _list(NAME, 0, 32),
     "priority": _integer(-100, 100, default=0),
     "deadline_seconds": _integer(1, 604_800, default=86_400),
 }
-RUN_BODY_SCHEMA: Final = _object(("mode", "flow", "snapshot", "as_of"), flow=_FLOW_OR_ADDRESS, **_REQUEST)
+_BATCH_BODY: Final = _object(("mode", "flow", "snapshot", "as_of"), flow=_FLOW_OR_ADDRESS, **_REQUEST)
+_STREAM_BODY: Final = {
+    **_object(
+        ("mode", "flow", "topic"),
+        flow=_FLOW_OR_ADDRESS,
+        **_REQUEST
+        | {
+            "mode": {"type": "string", "enum": ["STREAM"]},
+            "snapshot": {
+                "anyOf": [ADDRESS, {"type": "string", "const": ""}],
+                "description": "What the source published, if that is known: then parity with it is judged.",
+            },
+            "topic": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,249}$", "description": "The topic to read."},
+            "bounded": {
+                "type": "boolean",
+                "default": True,
+                "description": "Whether the run ends at the high-water marks that are captured when it opens the topic.",
+            },
+            "continues": {
+                "type": "string",
+                "pattern": "^(run_[0-9a-f]{64})?$",
+                "description": "A BATCH run of the same flow that has SUCCEEDED, behind which the stream goes on.",
+            },
+        },
+    ),
+    "description": "`snapshot` and `as_of` go together: both, or neither.",
+}
+RUN_BODY_SCHEMA: Final[dict[str, Any]] = {"anyOf": [_BATCH_BODY, _STREAM_BODY]}
 SWEEP_BODY_SCHEMA: Final = _object(
     ("mode", "flows", "snapshot", "as_of"),
     flows=_list(_FLOW_OR_ADDRESS, 1, 1000),

@@ -18,7 +18,7 @@ from domain.admission.aggregate import decide as decide_admission
 from domain.admission.aggregate import evolve as evolve_admission
 from domain.admission.messages import ClaimKey
 from domain.canonical import address_of, canonical
-from domain.errors import ModeUnavailableError, VersionConflictError
+from domain.errors import BodyInvalidError, ModeUnavailableError, VersionConflictError
 from domain.events import Event, Metadata
 from domain.identity import (
     admission_stream,
@@ -42,14 +42,18 @@ from services.event_ids import new_event_id
 from services.known_flows import known_flow
 from services.ports import Append, BlobStore, EventLog, NewEvent
 from services.requests import Flow, RunBody, SweepBody, body_hash_of, body_value, placed
+from services.runs import fold_run
 
 RUNS_CREATE: Final = "runs.create"
 SWEEPS_CREATE: Final = "sweeps.create"
 SWEEPS_RUN: Final = "sweeps.run"
 """Operations, which scope idempotency keys; the last is that of the derived keys of a sweep's runs."""
 
-MODES_AVAILABLE: Final = frozenset({Mode.BATCH})
+MODES_AVAILABLE: Final = frozenset({Mode.BATCH, Mode.STREAM})
 """Modes that this version can execute."""
+
+SWEEP_MODES_AVAILABLE: Final = frozenset({Mode.BATCH})
+"""Modes of which it can execute many at once; a stream has a topic of its own."""
 
 
 class SubmittedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,9 +100,12 @@ class Admissions:
         `BlobCorruptError` (flow or snapshot), `FlowInvalidError`, `UnknownOpError`, `SnapshotInvalidError`.
         """
         principal, key = checked_principal(principal), checked_key(key)
-        self._check_mode(body)
+        self._check_mode(body, self._modes)
         flow = await self._flow(body.flow, "$.flow")
-        await self._check_snapshot(body.snapshot, [flow.spec])
+        if body.snapshot:
+            await self._check_snapshot(body.snapshot, [flow.spec])
+        if body.continues:
+            await self._check_continued(body, principal, flow.address)
         await self._store([flow])
         body_hash = body_hash_of(msgspec.structs.replace(body, flow=flow.body))
         run_id = run_id_of(principal, RUNS_CREATE, key, body_hash)
@@ -117,7 +124,7 @@ class Admissions:
         Raises what `submit_run` raises, for the first run that it is true of.
         """
         principal, key = checked_principal(principal), checked_key(key)
-        self._check_mode(body)
+        self._check_mode(body, self._modes & SWEEP_MODES_AVAILABLE)
         templates = [await self._flow(flow, f"$.flows[{index}]") for index, flow in enumerate(body.flows)]
         specs = [template.spec for template in templates]
         flows = await asyncio.to_thread(lambda: [_as_stored(spec) for spec in _members(body, specs)])
@@ -137,11 +144,12 @@ class Admissions:
 
     # ---------------------------------------------------------------- checks, before the key is burnt
 
-    def _check_mode(self, body: RunBody | SweepBody) -> None:
-        if body.mode not in self._modes:
-            expected = "one of " + ", ".join(sorted(mode.value for mode in self._modes))
+    def _check_mode(self, body: RunBody | SweepBody, modes: frozenset[Mode]) -> None:
+        if body.mode not in modes:
+            expected = "one of " + ", ".join(sorted(mode.value for mode in modes))
+            what = "runs" if isinstance(body, RunBody) else "sweeps"
             raise ModeUnavailableError(
-                f"{body.mode.value} runs cannot be executed by this version", at="$.mode", expected=expected
+                f"{body.mode.value} {what} cannot be executed by this version", at="$.mode", expected=expected
             )
 
     async def _flow(self, flow: Flow, at: str) -> StoredFlow:
@@ -166,6 +174,16 @@ class Admissions:
                         at="$.snapshot",
                         expected="one that has all instruments of the flow",
                     )
+
+    async def _check_continued(self, body: RunBody, principal: str, flow: str) -> None:
+        """What a stream goes on behind is a BATCH run of the same flow and principal that has succeeded."""
+        read = await self._log.read_streams([run_stream(body.continues)])
+        run = fold_run(body.continues, read.streams[run_stream(body.continues)])
+        spec = run.spec
+        fits = spec is not None and (spec.mode, spec.flow, run.principal) == (Mode.BATCH, flow, principal)
+        if not fits or not run.results:
+            expected = "a BATCH run of yours, of the same flow, that has SUCCEEDED"
+            raise BodyInvalidError("it cannot be continued", at="$.continues", expected=expected)
 
     async def _store(self, flows: Sequence[StoredFlow]) -> None:
         """Make sure that every flow is in CAS."""
@@ -266,4 +284,7 @@ def _spec_of(body: RunBody, flow: str, flow_name: str) -> RunSpec:
         tags=body.tags,
         priority=body.priority,
         deadline_seconds=body.deadline_seconds,
+        topic=body.topic,
+        bounded=body.bounded,
+        continues=body.continues,
     )

@@ -5,6 +5,7 @@ fields, wrong types and names that aren't NFC are refused with their place; `1.0
 value, defaults filled in and flows in their canonical form, and that is what a body hash addresses. Pure: nothing is looked up.
 """
 
+import re
 from datetime import datetime
 from typing import Annotated, Any, Final, TypeVar
 
@@ -12,8 +13,8 @@ import msgspec
 
 from domain.canonical import address, address_of, canonical, is_address
 from domain.errors import BodyInvalidError, FinazError
-from domain.identity import checked_name
-from domain.instants import format_instant, parse_instant
+from domain.identity import RUN_ID, checked_name
+from domain.instants import EPOCH, format_instant, parse_instant
 from domain.runs.messages import Mode
 from services.known_flows import known_flow
 
@@ -38,19 +39,32 @@ Aware = Annotated[datetime, msgspec.Meta(tz=True)]
 Flow = dict[str, Any] | str
 Parameters = dict[str, dict[str, Any]]
 
+TOPIC_LENGTH_MAX: Final = 249
+"""Characters of a topic's name, by the brokers' rule."""
+
+_TOPIC: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{TOPIC_LENGTH_MAX}}}\Z")
+
 B = TypeVar("B", "RunBody", "SweepBody")
 
 
 class RunBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A run to be admitted. `flow` is a flow in canonical form or the address of a stored one; `snapshot` a manifest's address."""
+    """A run to be admitted. `flow` is a flow in canonical form or the address of a stored one; `snapshot` a manifest's address.
+
+    A STREAM run names its `topic`; what the source published there is in `snapshot` as of `as_of`, if that is known: both or
+    neither (""). It ends at the marks captured when it first opens the topic, unless `bounded` is false; `continues` is a BATCH
+    run that has ended, behind which it goes on. Other modes have none of these, and need a snapshot.
+    """
 
     mode: Mode
     flow: Flow
-    snapshot: str
-    as_of: Aware
+    snapshot: str = ""
+    as_of: Aware = EPOCH
     tags: Tags = ()
     priority: Priority = 0
     deadline_seconds: DeadlineSeconds = DEADLINE_SECONDS_DEFAULT
+    topic: str = ""
+    bounded: bool = True
+    continues: str = ""
 
 
 class SweepBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,6 +96,7 @@ def parse_run_body(value: Any) -> RunBody:
     place (`$.flow.nodes[0].op`).
     """
     body = _typed(value, RunBody)
+    _check_mode(body, value)
     _check_common(body)
     return msgspec.structs.replace(body, flow=_checked_flow(body.flow, "$.flow"))
 
@@ -99,13 +114,24 @@ def parse_sweep_body(value: Any) -> SweepBody:
 
 
 def body_value(body: RunBody | SweepBody) -> dict[str, Any]:
-    """The canonical value of a typed body; `address_of` it is the body hash."""
+    """The canonical value of a typed body; `address_of` it is the body hash.
+
+    What only some modes have is left out where it has its default: bodies keep the hashes that they had before it was there.
+    """
     value: dict[str, Any] = msgspec.structs.asdict(body)
     value["mode"] = body.mode.value
     value["as_of"] = format_instant(body.as_of)
+    for name in _OF_SOME_MODES & value.keys():
+        if value[name] == _DEFAULTS[name]:
+            del value[name]
+    if body.mode is Mode.STREAM and not body.snapshot:
+        del value["snapshot"], value["as_of"]
     return value
 
 
+_STREAM_ONLY: Final = ("topic", "bounded", "continues")
+_OF_SOME_MODES: Final = frozenset(_STREAM_ONLY)
+_DEFAULTS: Final = {field.name: field.default for field in msgspec.structs.fields(RunBody)}
 _HERE: Final = "here"
 _FLOW_HERE: Final = canonical({"flow": _HERE})[1:-1]
 
@@ -115,7 +141,7 @@ def body_hash_of(body: RunBody | SweepBody) -> str:
     if isinstance(body, SweepBody) or isinstance(body.flow, str):
         return address_of(body_value(body))
     around = canonical(body_value(msgspec.structs.replace(body, flow=_HERE)))
-    # What stands before the flow, by the order of keys, is an instant and a number: the first match is the place.
+    # What stands before the flow, by the order of keys, can hold no quoted word: the first match is the place.
     return address(around.replace(_FLOW_HERE, b'"flow":' + known_flow(body.flow).text, 1))
 
 
@@ -134,8 +160,37 @@ def _body_invalid(message: str) -> BodyInvalidError:
     return BodyInvalidError(detail, at=place.rstrip("`") or "$", expected="a body as the documentation says")
 
 
+def _check_mode(body: RunBody, given: dict[str, Any]) -> None:
+    """What a mode needs is there, and nothing that only another mode has."""
+    if body.mode is not Mode.STREAM:
+        for name in ("snapshot", "as_of"):
+            if name not in given:
+                raise _body_invalid(f"Object missing required field `{name}`")
+        for name in _STREAM_ONLY:
+            if name in given:
+                raise BodyInvalidError(f"a {body.mode.value} run has none", at=f"$.{name}", expected="mode STREAM")
+        return
+    check_topic(body.topic, at="$.topic")
+    if bool(body.snapshot) != ("as_of" in given):
+        raise BodyInvalidError(
+            "a snapshot without an as-of instant, or the other way round",
+            at="$.as_of" if body.snapshot else "$.snapshot",
+            expected="both of them, or neither",
+        )
+    if body.continues and RUN_ID.match(body.continues) is None:
+        raise BodyInvalidError(f"{body.continues[:80]!r} is no run", at="$.continues", expected="a BATCH run's run_id")
+
+
+def check_topic(topic: str, *, at: str) -> str:
+    """The name itself, if a broker can have a topic of it. Raises `BodyInvalidError`."""
+    if _TOPIC.match(topic) is None or topic in (".", ".."):
+        expected = f"1 to {TOPIC_LENGTH_MAX} of A-Z a-z 0-9 . _ -"
+        raise BodyInvalidError(f"{topic[:80]!r} is no topic", at=at, expected=expected)
+    return topic
+
+
 def _check_common(body: RunBody | SweepBody) -> None:
-    if not is_address(body.snapshot):
+    if not (body.mode is Mode.STREAM and not body.snapshot) and not is_address(body.snapshot):
         raise _no_address(body.snapshot, "$.snapshot")
     for index, tag in enumerate(body.tags):
         checked_name(tag, at=f"$.tags[{index}]")

@@ -107,7 +107,7 @@ def view_of_row(row: RunRow) -> RunView:
         flow=row.flow,
         flow_name=row.flow_name,
         snapshot=row.snapshot,
-        as_of=row.as_of,
+        as_of=row.as_of if row.snapshot else None,
         tags=row.tags,
         priority=row.priority,
         deadline_at=row.deadline_at,

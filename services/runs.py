@@ -28,7 +28,10 @@ CONFLICT_RETRIES_MAX: Final = 8
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a client sees of one run. `position` is that of the run's last event: wait for it to read your write."""
+    """Everything that a client sees of one run; a STREAM run may have no snapshot ("") and then no as-of instant.
+
+    `position` is that of the run's last event: wait for it to read your write.
+    """
 
     run_id: str
     state: RunState
@@ -38,7 +41,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     flow: str
     flow_name: str
     snapshot: str
-    as_of: datetime
+    as_of: datetime | None
     tags: tuple[str, ...]
     priority: int
     deadline_at: datetime
@@ -86,7 +89,7 @@ def view_run(run_id: str, events: Sequence[Recorded]) -> RunView:
         flow=spec.flow,
         flow_name=spec.flow_name,
         snapshot=spec.snapshot,
-        as_of=spec.as_of,
+        as_of=spec.as_of if spec.snapshot else None,
         tags=spec.tags,
         priority=spec.priority,
         deadline_at=deadline_at,

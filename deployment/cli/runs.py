@@ -24,13 +24,13 @@ def run() -> None:
 def _request_options(command: Any) -> Any:
     """The options that a run and a sweep share."""
     options = (
-        click.option("--snapshot", required=True, metavar="ADDRESS", help="The snapshot's address, sha256:…"),
+        click.option(
+            "--snapshot", metavar="ADDRESS", help="The snapshot's address, sha256:…; only STREAM does without."
+        ),
         click.option(
             "--as-of", metavar="INSTANT", help="Take what was available then (RFC 3339). Default: now; --key needs it."
         ),
-        click.option(
-            "--mode", type=click.Choice(MODES), default="BATCH", show_default=True, help="How to execute; BATCH so far."
-        ),
+        click.option("--mode", type=click.Choice(MODES), default="BATCH", show_default=True, help="How to execute."),
         click.option("--tag", "tags", multiple=True, help="A tag to find it by; may be given again."),
         click.option("--priority", type=int, default=0, show_default=True, help="-100 to 100; higher goes first."),
         click.option(
@@ -51,13 +51,18 @@ def _request_options(command: Any) -> Any:
     epilog="Example: finaz run submit --flow flow.json --snapshot sha256:… --as-of 2026-01-06T00:00:00Z --wait"
 )
 @click.option("--flow", required=True, metavar="FILE|ADDRESS", help="A flow as JSON (- for standard input), or stored.")
+@click.option("--topic", metavar="NAME", help="STREAM: the topic to read.")
+@click.option("--endless", is_flag=True, help="STREAM: go on past the marks that the topic has when it is opened.")
+@click.option("--continues", metavar="RUN_ID", help="STREAM: go on behind this BATCH run, which has SUCCEEDED.")
 @_request_options
-def submit(flow: str, key: str | None, wait: bool, **request: Any) -> None:
+def submit(
+    flow: str, topic: str | None, endless: bool, continues: str | None, key: str | None, wait: bool, **request: Any
+) -> None:
     """Submit one run."""
     from deployment.cli.connection import api
 
-    key = _key(key, request["as_of"])
-    body = {"flow": flow_argument(flow), **_request(**request)}
+    key = _key(key, request["as_of"], timeless=request["snapshot"] is None)
+    body = {"flow": flow_argument(flow), **_request(**request), **_stream(topic, endless, continues)}
     with api() as client:
         submitted = client.submit_run(body, key)
         if wait:
@@ -230,31 +235,39 @@ def result(run_id: str, form: str, name: str | None, file: str | None) -> None:
 # ------------------------------------------------------------------------------------------------ parts
 
 
+def _stream(topic: str | None, endless: bool, continues: str | None) -> dict[str, Any]:
+    """What only a STREAM run has, as far as it was given."""
+    given = {"topic": topic, "bounded": False if endless else None, "continues": continues}
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def _request(
-    snapshot: str, as_of: str | None, mode: str, tags: tuple[str, ...], priority: int, deadline: int
+    snapshot: str | None, as_of: str | None, mode: str, tags: tuple[str, ...], priority: int, deadline: int
 ) -> dict[str, Any]:
     from datetime import UTC, datetime
 
     from domain.instants import format_instant
 
+    if snapshot is None and mode != "STREAM":
+        raise click.UsageError("Missing option '--snapshot'.", click.get_current_context())
+    known = {} if snapshot is None else {"snapshot": snapshot, "as_of": as_of or format_instant(datetime.now(UTC))}
     return {
         "mode": mode,
-        "snapshot": snapshot,
-        "as_of": as_of or format_instant(datetime.now(UTC)),
+        **known,
         "tags": list(tags),
         "priority": priority,
         "deadline_seconds": deadline,
     }
 
 
-def _key(key: str | None, as_of: str | None) -> str:
+def _key(key: str | None, as_of: str | None, *, timeless: bool = False) -> str:
     """The key given, or a new one: our own repetitions after a lost connection are then still one request.
 
     A key means one request for ever, so it needs an as-of instant of its own: "now" is another one each time.
     """
     import uuid
 
-    if key is not None and as_of is None:
+    if key is not None and as_of is None and not timeless:
         raise click.UsageError("--key needs --as-of: with 'now' the same command is another request each time")
     return uuid.uuid4().hex if key is None else key
 

@@ -38,7 +38,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What was asked for, as admitted: the typed body, with the flow replaced by its address.
 
     `snapshot` is the address of a snapshot's manifest; `as_of` the instant up to which its records were available;
-    `deadline_seconds` counts from the admission.
+    `deadline_seconds` counts from the admission. A STREAM run has a `topic`; with `snapshot` "" nothing is known of its source, and
+    `as_of` is the epoch. It is `bounded` by the marks captured when it first opens its topic, or endless; `continues` is the BATCH
+    run behind which it goes on.
     """
 
     mode: Mode
@@ -49,6 +51,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tags: tuple[str, ...] = ()
     priority: int = 0
     deadline_seconds: int
+    topic: str = ""
+    bounded: bool = True
+    continues: str = ""
 
 
 class RunError(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -6,8 +6,8 @@ live lease and the token is still F", so a run with a live lease is never touche
 has a deadline of its own, so that it ends FAILED in time even if no worker ever comes.
 
 What must stay true: a BATCH or REPLAY run that is RUNNING without a live lease goes back to QUEUED, or ends as its state says
-(cancelled, late, attempts exhausted); a STREAM run is never requeued, its stand-by takes it over. A crash anywhere repeats at
-most a command whose events have the same ids.
+(cancelled, late, attempts exhausted); a STREAM run is never requeued: its stand-by takes it over, or it ends here if that was
+asked for or its deadline has passed. A crash anywhere repeats at most a command whose events have the same ids.
 """
 
 from datetime import datetime, timedelta
@@ -140,8 +140,8 @@ class OrphanRecovery:
 def wanted_of(run: Run, now: datetime) -> tuple[Event, ...]:
     """What becomes of a run that nobody holds a live lease on, at `now`: nothing, for one that waits in time or has ended."""
     if run.state is RunState.RUNNING:
-        if run.spec is not None and run.spec.mode is Mode.STREAM:
-            return ()
+        if run.spec is not None and run.spec.mode is Mode.STREAM:  # the next owner takes it over, if it is not due to end
+            return decide(run, EndIfDue(run.token), now)
         return decide(run, RequeueRun(token=run.token, reason=RequeueReason.ORPHANED), now)
     if run.state is RunState.QUEUED:
         return decide(run, EndIfDue(0), now)

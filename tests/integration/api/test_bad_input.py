@@ -90,7 +90,9 @@ CYCLE = flow(
         ({"flow": CYCLE}, 422, "FLOW_INVALID", "$.flow.nodes[1].inputs[0]"),
         ({"flow": flow(source={"instruments": ["fixture.fx-9"]})}, 422, "SNAPSHOT_INVALID", "$.snapshot"),
         ({"mode": "REPLAY"}, 422, "MODE_UNAVAILABLE", "$.mode"),
-        ({"mode": "STREAM"}, 422, "MODE_UNAVAILABLE", "$.mode"),
+        ({"mode": "STREAM"}, 422, "BODY_INVALID", "$.topic"),
+        ({"mode": "STREAM", "topic": "no topic"}, 422, "BODY_INVALID", "$.topic"),
+        ({"topic": "arrivals"}, 422, "BODY_INVALID", "$.topic"),
     ],
     ids=lambda value: json.dumps(value)[:50] if isinstance(value, dict) else None,
 )

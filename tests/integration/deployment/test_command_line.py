@@ -166,8 +166,8 @@ def test_cancel_while_queued(up: Up, snapshot: str) -> None:
 
 
 def test_modes_that_do_not_exist_yet(up: Up, snapshot: str) -> None:
-    """REPLAY and STREAM are refused with a typed error."""
-    for mode in ("REPLAY", "STREAM"):
+    """REPLAY is refused with a typed error."""
+    for mode in ("REPLAY",):
         arguments = ("run", "submit", "--flow", FLOW, "--snapshot", snapshot, "--as-of", AS_OF, "--mode", mode)
         refused(up, "MODE_UNAVAILABLE", *arguments)
 

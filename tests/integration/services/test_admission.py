@@ -143,7 +143,6 @@ async def test_what_is_refused_burns_no_key(office: Office) -> None:
     """After any refusal the same key admits the right body, as a first use."""
     refused: list[tuple[RunBody, str, str]] = [
         (office.run(mode="REPLAY"), "MODE_UNAVAILABLE", "$.mode"),
-        (office.run(mode="STREAM"), "MODE_UNAVAILABLE", "$.mode"),
         (office.run(snapshot=address_of("nothing")), "BLOB_MISSING", "$.snapshot"),
         (office.run(flow=address_of("nothing")), "BLOB_MISSING", "$.flow"),
         (office.run(flow=office.snapshot), "FLOW_INVALID", "$.flow"),

@@ -7,7 +7,7 @@ from hypothesis import given
 from domain.events import Recorded
 from domain.identity import RUN_ID
 from domain.runs.aggregate import FINISHED, Run, RunState
-from domain.runs.messages import Mode, RunFailed, RunRequeued
+from domain.runs.messages import Mode, RunCancelled, RunFailed, RunRequeued
 from projections.folding import fold_all
 from services.leases import fold_lease
 from services.process_managers.instances import InstanceRow, instances_of
@@ -61,8 +61,8 @@ def test_folding_again_wants_the_same_under_the_same_ids(history: History) -> No
 
 
 @given(histories())
-def test_what_becomes_of_an_orphan_is_legal_and_never_touches_a_stream_run(history: History) -> None:
-    """Back to the queue, or an end that its state calls for; a waiting run only ends if it is late."""
+def test_what_becomes_of_an_orphan_is_legal_and_a_stream_run_is_never_requeued(history: History) -> None:
+    """Back to the queue, or an end that its state calls for; a waiting or a stream run only ends if that is due."""
     late = START + timedelta(days=30)
     for run, _ in runs_of(history).values():
         for now in (START, late):
@@ -73,7 +73,8 @@ def test_what_becomes_of_an_orphan_is_legal_and_never_touches_a_stream_run(histo
                 assert [type(event) for event in events] in ([], [RunFailed])
                 assert bool(events) is (run.deadline_at is not None and now >= run.deadline_at)
             elif run.spec is not None and run.spec.mode is Mode.STREAM:
-                assert events == ()
+                ends = run.cancellation_requested or (run.deadline_at is not None and now >= run.deadline_at)
+                assert [isinstance(event, RunFailed | RunCancelled) for event in events] == [True] * ends
             else:
                 assert len(events) == 1
                 assert isinstance(events[0], RunRequeued) or run.cancellation_requested or run.failures or now == late

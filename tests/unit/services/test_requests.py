@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from domain.canonical import address_of, canonical, parse
 from domain.errors import FinazError
-from services.requests import SWEEP_RUNS_MAX, body_value, parse_run_body, parse_sweep_body
+from services.requests import SWEEP_RUNS_MAX, body_hash_of, body_value, parse_run_body, parse_sweep_body
 from tests.support.fixture_market import AS_OF, body, flow
 
 SNAPSHOT = address_of("a snapshot")
+PINNED = "sha256:0613083dd77bbe0cb142cfef0e60ca75c19990eb1de14ca74bf22b88e4d45e72"
 
 
 def sweep(**changes: Any) -> dict[str, Any]:
@@ -109,6 +110,62 @@ def test_a_body_is_an_object(value: Any) -> None:
         with pytest.raises(FinazError) as caught:
             parse_body(value)
         assert (caught.value.code, caught.value.at) == ("BODY_INVALID", "$")
+
+
+def stream(**changes: Any) -> dict[str, Any]:
+    return {"mode": "STREAM", "flow": flow(), "topic": "arrivals", **changes}
+
+
+def test_bodies_keep_the_hash_that_they_had_before_there_were_streams() -> None:
+    """What only some modes have is no part of the body of another: a key used long ago still means the same request."""
+    before = {
+        "as_of": AS_OF,
+        "deadline_seconds": 86_400,
+        "flow": parse_run_body(body(SNAPSHOT)).flow,
+        "mode": "BATCH",
+        "priority": 0,
+        "snapshot": SNAPSHOT,
+        "tags": [],
+    }
+    parsed = parse_run_body(body(SNAPSHOT))
+    assert body_hash_of(parsed) == address_of(body_value(parsed)) == address_of(before) == PINNED
+
+
+def test_a_stream_may_know_its_source_or_not() -> None:
+    """Snapshot and as-of instant together or neither; written defaults are the same body; what differs has another hash."""
+    alone = parse_run_body(stream())
+    assert (alone.topic, alone.bounded, alone.snapshot) == ("arrivals", True, "")
+    assert parse_run_body(stream(bounded=True, continues="", snapshot="")) == alone
+    known = parse_run_body(stream(snapshot=SNAPSHOT, as_of=AS_OF))
+    others = [known, parse_run_body(stream(bounded=False)), parse_run_body(stream(continues="run_" + "0" * 64))]
+    for one in (alone, *others):
+        assert body_hash_of(one) == address_of(body_value(one))
+    assert len({body_hash_of(one) for one in (alone, *others)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("value", "at"),
+    [
+        (stream(topic=""), "$.topic"),
+        (stream(topic="."), "$.topic"),
+        (stream(topic="t" * 250), "$.topic"),
+        (stream(topic="a/b"), "$.topic"),
+        (stream(topic="\u00e9"), "$.topic"),
+        (stream(topic=None), "$.topic"),
+        (stream(snapshot=SNAPSHOT), "$.as_of"),
+        (stream(as_of=AS_OF), "$.snapshot"),
+        (stream(snapshot="sha256:12", as_of=AS_OF), "$.snapshot"),
+        (stream(bounded=1), "$.bounded"),
+        (stream(continues="run_1"), "$.continues"),
+        (body(SNAPSHOT, topic="arrivals"), "$.topic"),
+        (body(SNAPSHOT, bounded=True), "$.bounded"),
+    ],
+)
+def test_what_is_wrong_with_a_stream_is_named_with_its_place(value: dict[str, Any], at: str) -> None:
+    """A topic that no broker can have, half of a source, and members of another mode."""
+    with pytest.raises(FinazError) as caught:
+        parse_run_body(value)
+    assert (caught.value.code, caught.value.at) == ("BODY_INVALID", at)
 
 
 def test_a_sweep_counts_its_runs() -> None:
