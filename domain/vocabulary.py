@@ -10,6 +10,7 @@ from domain.discrepancies import messages as discrepancies
 from domain.jobs import messages as jobs
 from domain.leases import messages as leases
 from domain.runs import messages as runs
+from domain.stream import messages as stream
 
-MESSAGES = (admission, checkpoints, discrepancies, jobs, leases, runs)
+MESSAGES = (admission, checkpoints, discrepancies, jobs, leases, runs, stream)
 """The modules that define events."""

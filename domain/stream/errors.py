@@ -56,3 +56,9 @@ class CheckpointInvalidError(FinazError):
     """A checkpoint does not fit: another plan, another schema of state, a hash that does not match. It is never guessed around."""
 
     code = "CHECKPOINT_INVALID"
+
+
+class QuarantineFullError(RefusedError):
+    """More records of a stream run are set aside than one run may hold; mend the reader or the source, and retry them."""
+
+    code = "QUARANTINE_FULL"

@@ -10,7 +10,6 @@ the newest one, and by the horizon. A crash loses nothing that was not committed
 
 from collections import Counter
 from collections.abc import Sequence
-from enum import Enum
 from typing import Any, Final
 
 import msgspec
@@ -22,24 +21,13 @@ from domain.market.lanes import Lane, LaneValues, lanes_of
 from domain.market.records import MarketEvent
 from domain.stream.identities import Identities, content_of
 from domain.stream.records import Announcement, StreamRecord, UnreadableError, readable_event
+from domain.stream.treatment import ACCEPTED as ACCEPTED
+from domain.stream.treatment import Treated as Treated
+from domain.stream.treatment import Treatment as Treatment
 from domain.stream.watermark import PartitionWatermark
 
-STATE_SCHEMA: Final = "FINAZ_STREAM_STATE_V1"
-
-
-class Treatment(Enum):
-    """What became of a record; the words of the specification's table."""
-
-    CONSUMED = "consumed"
-    REVISED = "revised"
-    LATE = "late"
-    FILTERED = "filtered"
-    OMITTED = "omitted"
-    DUPLICATE = "duplicates_skipped"
-
-
-ACCEPTED: Final = frozenset({Treatment.CONSUMED, Treatment.REVISED})
-"""Treatments whose events take part in the values."""
+STATE_SCHEMA: Final = "FINAZ_STREAM_STATE_V2"
+"""V2 counts absent offsets; a state of V1 was never committed anywhere."""
 
 
 class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,18 +42,6 @@ class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_LIMITS: Final = StreamLimits()
-
-
-class Treated(msgspec.Struct, frozen=True, kw_only=True):
-    """One record's treatment. `event` where it could be read; `detail` why it was omitted; `alert` where copies differ."""
-
-    treatment: Treatment
-    partition: int
-    offset: int
-    event: MarketEvent | None = None
-    detail: str = ""
-    terminal: bool = False
-    alert: bool = False
 
 
 class StreamCore:
@@ -94,12 +70,27 @@ class StreamCore:
         """Events accepted and not yet released."""
         return sum(len(lane) for lane in self._lanes.values())
 
-    def process(self, record: StreamRecord, *, retried: bool = False) -> Treated:
-        """Treat one record; a `retried` one was omitted before, and is judged as arriving now."""
-        treated = self._treat(record, retried)
+    def process(self, record: StreamRecord) -> Treated:
+        """Treat one record, which stands at an offset that was not treated before."""
+        treated = self._treat(record, retried=False)
         self.counts[treated.treatment] += 1
         self._release(record.partition)
         return treated
+
+    def retry(self, record: StreamRecord) -> Treated:
+        """Judge a record that was omitted once more, as arriving now: its offset leaves `omitted` and is counted once."""
+        assert self.counts[Treatment.OMITTED] > 0, "what is retried was omitted and counted so"
+        treated = self._treat(record, retried=True)
+        self.counts[Treatment.OMITTED] -= 1
+        self.counts[treated.treatment] += 1
+        self._release(record.partition)
+        return treated
+
+    def skip(self, partition: int, count: int) -> None:
+        """Count offsets of a partition at which the log holds no record; they move nothing."""
+        assert count > 0, "nothing is skipped"
+        assert 0 <= partition < self.partitions, "a partition of another topic"
+        self.counts[Treatment.ABSENT] += count
 
     def finish(self) -> None:
         """The bounded source has ended in all partitions: release the rest."""
@@ -157,7 +148,7 @@ class StreamCore:
             differs = event.revision == known.revision and content_of(event) != known.content
             return _treated(record, Treatment.DUPLICATE, event, alert=differs)
         mark.see(event.event_time)
-        if event.event_time < before:
+        if event.event_time < before or mark.ended:  # after its end a partition's rest is released
             return _treated(record, Treatment.LATE, event)
         identities.add(event)
         self._lanes[event.instrument].accept(event)

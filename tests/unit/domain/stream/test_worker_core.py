@@ -197,7 +197,9 @@ def test_a_repeated_load_index_is_skipped_and_a_retried_record_is_not_one() -> N
     core = StreamCore(fixture_flow(), PARTITIONS)
     assert core.process(record(first, headers=headers)).treatment is Treatment.CONSUMED
     assert core.process(record(second, headers=headers)).treatment is Treatment.DUPLICATE
-    assert core.process(record(second, headers=headers), retried=True).treatment is Treatment.CONSUMED
+    assert core.process(record(b"x", headers=headers)).treatment is Treatment.OMITTED
+    assert core.retry(record(second, headers=headers)).treatment is Treatment.CONSUMED
+    assert core.counts[Treatment.OMITTED] == 0
     assert core.process(record(event(3, 102), headers=headers | {"index": b"6"})).treatment is Treatment.CONSUMED
 
 
