@@ -1,0 +1,263 @@
+"""Reading one topic of a Kafka broker by assignment and exact offsets.
+
+What must stay true: every offset is delivered or shown to hold no record, in order within its partition: where the log ends in
+offsets without a record (markers of transactions, compaction), the client's end-of-partition event tells how far it has read.
+Offsets that are gone are an error, never a jump (`auto.offset.reset` is `error`); nothing is committed to the broker. An error that
+comes behind records is raised by the next `poll`, so that the records before it are not lost. A crash leaves nothing.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, cast
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from domain.errors import FinazError
+from domain.stream.errors import (
+    BrokerUnavailableError,
+    PartitionsChangedError,
+    RecoveryBlockedError,
+    TopicMissingError,
+)
+from domain.stream.records import StreamRecord
+from services.adapters.kafka_errors import LOG, typed, typed_errors
+from services.broker import Marks, Polled
+
+BATCH_RECORDS_MAX: Final = 500
+"""Records taken from the client at once: about twice as fast as one by one, and short enough to stop in between."""
+
+PREFETCH_KIBIBYTES_MAX: Final = 64 * 1024
+"""What the client may hold ready, in KiB; a single record may be larger."""
+
+PARTITIONS_LOOK_SECONDS: Final = 5.0
+"""How often a reader looks whether the topic has got more partitions."""
+
+PATIENCE_SECONDS: Final = 3.0
+"""How long no broker may be reachable before `poll` says so; the client reconnects by itself meanwhile."""
+
+READING: Final = {
+    "auto.offset.reset": "error",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "allow.auto.create.topics": False,
+    "isolation.level": "read_committed",
+    "check.crcs": True,
+    "fetch.queue.backoff.ms": 10,  # the default of 1000 costs a factor of five
+    "queued.max.messages.kbytes": PREFETCH_KIBIBYTES_MAX,
+}
+"""How every reader reads, whatever else is set."""
+
+
+class KafkaSource:
+    """A `RecordSource` of one topic. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        topic: str,
+        settings: Mapping[str, Any],
+        partitions_of: Callable[[str], int | None],
+        timeout_seconds: float,
+        *,
+        partitions_look_seconds: float = PARTITIONS_LOOK_SECONDS,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        self._topic = topic
+        self._partitions_of = partitions_of
+        self._timeout = timeout_seconds
+        self._look_seconds = partitions_look_seconds
+        self._patience = patience_seconds
+        self._next: dict[int, int] = {}
+        self._paused: set[int] = set()
+        self._pending: FinazError | None = None
+        self._down_since: float | None = None
+        self._looked_at = time.monotonic()
+        self.partitions = self._partitions_now()
+        with typed_errors(topic):
+            self._consumer: Consumer | None = Consumer({**settings, **READING, "error_cb": self._heard}, logger=LOG)
+
+    # ---------------------------------------------------------------- the port
+
+    def marks(self) -> Mapping[int, Marks]:
+        """The marks of every partition; `high` is the end of what is committed, behind which open transactions may stand."""
+        self._check_partitions()
+        consumer = self._open()
+        found: dict[int, Marks] = {}
+        with typed_errors(self._topic):
+            for number in range(self.partitions):
+                place = TopicPartition(self._topic, number)
+                low, high = consumer.get_watermark_offsets(place, timeout=self._timeout, cached=False)
+                found[number] = Marks(low, high)
+        return found
+
+    def assign(self, next_offsets: Mapping[int, int]) -> None:
+        """Read on from exactly these offsets."""
+        if set(next_offsets) != set(range(self.partitions)):
+            raise PartitionsChangedError(
+                f"offsets are given for partitions {sorted(next_offsets)}",
+                at=self._topic,
+                expected=f"one for each of the topic's {self.partitions} partitions",
+            )
+        marks = self.marks()
+        for number, offset in next_offsets.items():
+            self._check_kept(number, offset, marks[number])
+        places = [TopicPartition(self._topic, number, offset) for number, offset in next_offsets.items()]
+        with typed_errors(self._topic):
+            self._open().assign(places)
+            self._open().resume(places)
+        self._next = dict(next_offsets)
+        self._paused.clear()
+        self._pending = None
+
+    def poll(self, limit: int, timeout_seconds: float) -> Polled:
+        """At most `limit` records (and at most `BATCH_RECORDS_MAX`), as soon as there are any."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            raise pending
+        self._look_at_partitions()
+        messages = self._messages(min(limit, BATCH_RECORDS_MAX), timeout_seconds)
+        if not messages:
+            self._check_reachable()
+        return self._polled(messages)
+
+    def pause(self, partitions: Iterable[int]) -> None:
+        """Deliver nothing of these partitions; what the client has ready of them is dropped and fetched again later."""
+        self._switch(set(partitions) - self._paused, self._open().pause)
+        self._paused |= set(partitions)
+
+    def resume(self, partitions: Iterable[int]) -> None:
+        """Deliver these partitions again, from the first record not delivered."""
+        again = self._paused & set(partitions)
+        self._switch(again, self._open().resume)
+        self._paused -= again
+
+    def close(self) -> None:
+        """End the client; what it has ready is dropped."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+    # ---------------------------------------------------------------- records
+
+    def _messages(self, limit: int, timeout_seconds: float) -> list[Message]:
+        """What is ready at once; if nothing is, the first that comes in time and what came with it.
+
+        Asking for many with a time-out would wait for all of them.
+        """
+        consumer = self._open()
+        with typed_errors(self._topic):
+            ready = consumer.consume(limit, 0)
+            if ready:
+                return ready
+            first = consumer.poll(timeout_seconds)
+            if first is None:
+                return []
+            return [first, *consumer.consume(limit - 1, 0)] if limit > 1 else [first]
+
+    def _polled(self, messages: list[Message]) -> Polled:
+        records: list[StreamRecord] = []
+        moved: dict[int, int] = {}
+        failure: FinazError | None = None
+        for message in messages:
+            error = message.error()
+            if error is None:
+                record = _record(message)
+                records.append(record)
+                moved[record.partition] = record.offset + 1
+            elif error.code() != KafkaError._PARTITION_EOF:
+                failure = failure or self._failure(message, error)
+            else:
+                partition, end = _place(message)
+                if end > moved.get(partition, self._next.get(partition, end)):
+                    moved[partition] = end
+        self._next.update(moved)
+        if moved:
+            self._down_since = None
+            self._pending = failure
+        elif failure is not None:
+            raise failure
+        return Polled(tuple(records), moved)
+
+    def _failure(self, message: Message, error: KafkaError) -> FinazError:
+        number = message.partition()
+        if number is None or number < 0:
+            return typed(error, self._topic)
+        return typed(error, f"{self._topic}, partition {number}, offset {self._next.get(number)}")
+
+    def _switch(self, partitions: set[int], how: Callable[[list[TopicPartition]], None]) -> None:
+        if partitions:
+            with typed_errors(self._topic):
+                how([TopicPartition(self._topic, number) for number in sorted(partitions)])
+
+    def _open(self) -> Consumer:
+        if self._consumer is None:
+            raise BrokerUnavailableError("this reader was closed", at=self._topic, expected="a new one")
+        return self._consumer
+
+    # ---------------------------------------------------------------- what can be wrong
+
+    def _heard(self, error: KafkaError) -> None:
+        """The client's word on the connection, given inside `poll`; it goes on trying by itself."""
+        if error.code() == KafkaError._ALL_BROKERS_DOWN and self._down_since is None:
+            self._down_since = time.monotonic()
+        LOG.info("kafka client: %s", error.str())
+
+    def _check_reachable(self) -> None:
+        """After an empty poll: tell silence from a broker that is away."""
+        if self._down_since is None or time.monotonic() - self._down_since < self._patience:
+            return
+        self._partitions_of(self._topic)
+        self._down_since = None
+
+    def _check_kept(self, number: int, offset: int, marks: Marks) -> None:
+        at = f"{self._topic}, partition {number}, offset {offset}"
+        if offset < marks.low:
+            raise RecoveryBlockedError(
+                "the broker no longer has it: its retention removed it",
+                at=at,
+                expected=f"an offset from {marks.low} on",
+            )
+        if offset > marks.high:
+            raise RecoveryBlockedError(
+                "it is beyond the end of the log: the broker lost data", at=at, expected=f"an offset up to {marks.high}"
+            )
+
+    def _look_at_partitions(self) -> None:
+        now = time.monotonic()
+        if now - self._looked_at >= self._look_seconds:
+            self._looked_at = now
+            try:
+                self._check_partitions()
+            except BrokerUnavailableError as error:
+                LOG.info("the number of partitions could not be looked at: %s", error)
+
+    def _check_partitions(self) -> None:
+        found = self._partitions_now()
+        if found != self.partitions:
+            raise PartitionsChangedError(
+                f"the topic has {found} partitions now", at=self._topic, expected=f"{self.partitions} partitions"
+            )
+
+    def _partitions_now(self) -> int:
+        found = self._partitions_of(self._topic)
+        if found is None:
+            raise TopicMissingError("there is no such topic", at=self._topic, expected="a topic that was created")
+        return found
+
+
+def _record(message: Message) -> StreamRecord:
+    """The record of a message; of headers with one name the last stands, and a header without a value has an empty one."""
+    partition, offset = _place(message)
+    headers = cast("list[tuple[str, bytes | None]] | None", message.headers())
+    return StreamRecord(
+        partition=partition,
+        offset=offset,
+        key=message.key(),
+        value=message.value(),
+        headers={name: value or b"" for name, value in headers} if headers else {},
+    )
+
+
+def _place(message: Message) -> tuple[int, int]:
+    """Partition and offset, which every message from a partition has."""
+    return cast(int, message.partition()), cast(int, message.offset())

@@ -1,0 +1,115 @@
+"""The topics of a Kafka broker: created, described, extended and deleted by name, never by asking for their metadata.
+
+Brokers may create a topic because somebody asked for its metadata; so whether it exists is read from the list of all topics.
+What must stay true: a topic that `create` or `add_partitions` returned can be written and read at once, every partition having a
+leader. A crash half-way leaves a topic created or not; `describe` tells.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, but not in words that mypy counts
+    AdminClient,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from domain.stream.errors import BrokerUnavailableError, TopicMissingError
+from services.adapters.kafka_errors import LOG, typed_errors
+from services.broker import TopicDescription
+
+LOOK_SECONDS: Final = 0.05
+"""Between two looks at the list of topics while waiting for a change to be there."""
+
+REPLICAS_OF_BROKER: Final = -1
+"""As many copies as the broker's own default says."""
+
+
+class KafkaTopics:
+    """`Topics` of the broker at `bootstrap`. May be used from any thread. Each request ends within `timeout_seconds`."""
+
+    def __init__(self, bootstrap: str, settings: Mapping[str, Any], timeout_seconds: float) -> None:
+        self._bootstrap = bootstrap
+        self._settings = dict(settings)
+        self._timeout = timeout_seconds
+        self._lock = threading.Lock()
+        self._client: AdminClient | None = None
+
+    def create(self, name: str, partitions: int, settings: Mapping[str, str]) -> None:
+        """Create a topic and return when each of its partitions has a leader."""
+        topic = NewTopic(name, partitions, REPLICAS_OF_BROKER, config=dict(settings))
+        self._done(name, lambda client: client.create_topics([topic], request_timeout=self._timeout)[name])
+        self._wait(name, lambda: self.partitions_of(name) == partitions)
+
+    def describe(self, name: str) -> TopicDescription | None:
+        """The topic as it is now, or None if there is none."""
+        partitions = self.partitions_of(name)
+        if partitions is None:
+            return None
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        try:
+            found = self._done(
+                name, lambda client: client.describe_configs([resource], request_timeout=self._timeout)[resource]
+            )
+        except TopicMissingError:  # it went in between
+            return None
+        settings = {key: entry.value for key, entry in found.items() if entry.value is not None}
+        return TopicDescription(name, partitions, settings)
+
+    def delete(self, name: str) -> None:
+        """Delete the topic and return when it is gone from the list."""
+        self._done(name, lambda client: client.delete_topics([name], request_timeout=self._timeout)[name])
+        self._wait(name, lambda: self.partitions_of(name) is None)
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Let the topic have `total` partitions and return when each has a leader."""
+        if self.partitions_of(name) is None:
+            raise TopicMissingError("there is no such topic", at=name, expected="a topic that was created")
+        wanted = [NewPartitions(name, total)]
+        self._done(name, lambda client: client.create_partitions(wanted, request_timeout=self._timeout)[name])
+        self._wait(name, lambda: self.partitions_of(name) == total)
+
+    def partitions_of(self, name: str) -> int | None:
+        """How many partitions with a leader the topic has; None if it does not exist. Raises `BrokerUnavailableError`."""
+        with typed_errors(self._bootstrap):
+            topic = self._admin().list_topics(timeout=self._timeout).topics.get(name)
+        if topic is None or topic.error is not None:
+            return None
+        return sum(partition.leader >= 0 for partition in topic.partitions.values())
+
+    def close(self) -> None:
+        """Let go of the client; the next use makes another."""
+        with self._lock:
+            self._client = None
+
+    def _admin(self) -> AdminClient:
+        with self._lock:
+            if self._client is None:
+                with typed_errors(self._bootstrap):
+                    self._client = AdminClient(self._settings, logger=LOG)
+            client = self._client
+        client.poll(0)  # hands its log lines to the logger
+        return client
+
+    def _done(self, name: str, ask: Callable[[AdminClient], Any]) -> Any:
+        """The outcome of a request; the client stays referenced until it is known."""
+        client = self._admin()
+        with typed_errors(name):
+            future = ask(client)
+            try:
+                return future.result(self._timeout + 1)
+            except TimeoutError:
+                raise BrokerUnavailableError(f"no answer within {self._timeout:g} seconds", at=name) from None
+            finally:
+                client.poll(0)
+
+    def _wait(self, name: str, is_there: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + self._timeout
+        while not is_there():
+            if time.monotonic() >= deadline:
+                raise BrokerUnavailableError("the change did not take effect in time", at=name)
+            time.sleep(LOOK_SECONDS)
