@@ -9,8 +9,9 @@ from domain.checkpoints import messages as checkpoints
 from domain.discrepancies import messages as discrepancies
 from domain.jobs import messages as jobs
 from domain.leases import messages as leases
+from domain.purchases import messages as purchases
 from domain.runs import messages as runs
 from domain.stream import messages as stream
 
-MESSAGES = (admission, checkpoints, discrepancies, jobs, leases, runs, stream)
+MESSAGES = (admission, checkpoints, discrepancies, jobs, leases, purchases, runs, stream)
 """The modules that define events."""
