@@ -26,7 +26,7 @@ _KINDS: Final = {
     "instrument": _TEXT,
     "revision": _INTEGER,
 }
-_POWERS: Final = np.array([10.0**k for k in range(23)], dtype=np.float64)
+POWERS: Final = np.array([10.0**k for k in range(23)], dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -54,27 +54,27 @@ def read_lines(data: bytes, rows: int, columns: Sequence[str]) -> Lines | None:
     values = np.zeros((len(names), rows), dtype=np.float64)
     raw = np.frombuffer(data, dtype=np.uint8)
     bounds = np.array([0, *ends, len(fixed)], dtype=np.int64)
-    if not _read(raw, np.frombuffer(fixed, dtype=np.uint8), bounds, kinds, _POWERS, numbers, sizes, values):
+    if not _read(raw, np.frombuffer(fixed, dtype=np.uint8), bounds, kinds, POWERS, numbers, sizes, values):
         return None
     found = Lines({}, {}, {})
     for index, name in enumerate(names):
         if kinds[index] == _TEXT:
             found.texts[name] = Texts(raw, numbers[index], sizes[index])
         elif kinds[index] == _FLOAT:
-            found.values[name] = _completed(data, numbers[index], sizes[index], values[index])
+            found.values[name] = completed(data, numbers[index], sizes[index], values[index]) + 0.0
         else:
             found.integers[name] = numbers[index]
     return found
 
 
-def _completed(data: bytes, starts: Ints, sizes: Ints, values: Floats) -> Floats:
+def completed(data: bytes, starts: Ints, sizes: Ints, values: Floats) -> Floats:
     """The values, with those that the kernel left (their size is not zero) read from the text."""
     left = np.flatnonzero(sizes)
     if len(left):
         bounds = zip(starts[left].tolist(), (starts[left] + sizes[left]).tolist(), strict=True)
         read = np.array([float(data[start:end]) for start, end in bounds], dtype=np.float64)
         values[left] = np.where(np.isfinite(read), read, np.nan)
-    return values + 0.0
+    return values
 
 
 @compiled
@@ -84,12 +84,12 @@ def _read(
     at, end = 0, data.shape[0]
     for row in range(numbers.shape[1]):
         for column in range(kinds.shape[0]):
-            at = _expect(data, at, fixed, bounds[column], bounds[column + 1])
+            at = expect_bytes(data, at, fixed, bounds[column], bounds[column + 1])
             if at < 0:
                 return False
             start = at
             if kinds[column] == 3:
-                at, size, value = _float(data, at, end, powers)
+                at, size, value = read_float(data, at, end, powers)
                 numbers[column, row], sizes[column, row], values[column, row] = start, size, value
             elif kinds[column] == 2:
                 at, number = _integer(data, at, end)
@@ -105,14 +105,14 @@ def _read(
                         return False
             if at < 0 or at >= end:
                 return False
-        at = _expect(data, at, fixed, bounds[kinds.shape[0]], bounds[kinds.shape[0] + 1])
+        at = expect_bytes(data, at, fixed, bounds[kinds.shape[0]], bounds[kinds.shape[0] + 1])
         if at < 0:
             return False
     return bool(at == end)
 
 
 @compiled
-def _expect(data: Bytes, at: int, fixed: Bytes, start: int, end: int) -> int:
+def expect_bytes(data: Bytes, at: int, fixed: Bytes, start: int, end: int) -> int:
     """The place behind the fixed bytes, or -1 if they don't stand there."""
     if at + (end - start) > data.shape[0]:
         return -1
@@ -136,7 +136,7 @@ def _integer(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 
 @compiled
-def _float(data: Bytes, at: int, end: int, powers: Floats) -> tuple[int, int, float]:
+def read_float(data: Bytes, at: int, end: int, powers: Floats) -> tuple[int, int, float]:
     """The place behind a JSON number or null (-1: there is none), its size if it is to be read elsewhere, else 0, and its value."""
     start = at
     if at + 4 < end and data[at] == 110 and data[at + 1] == 117 and data[at + 2] == 108 and data[at + 3] == 108:
