@@ -12,6 +12,8 @@ from typing import Any, Final
 from projections.discrepancies import postgres as discrepancy_rows
 from projections.discrepancies import projection as discrepancies
 from projections.folding import ReadModel
+from projections.jobs import postgres as job_rows
+from projections.jobs import projection as jobs
 from projections.leases import guard
 from projections.leases import postgres as lease_rows
 from projections.leases import projection as leases
@@ -49,12 +51,13 @@ PROJECTIONS: Final[Mapping[str, Projection]] = MappingProxyType(
             Projection(publications.MODEL, publication_rows.ROWS),
             Projection(leases.MODEL, lease_rows.ROWS),
             Projection(discrepancies.MODEL, discrepancy_rows.ROWS),
+            Projection(jobs.MODEL, job_rows.ROWS),
             Projection(outbox.MODEL, outbox_rows.ROWS),
             Projection(guard.MODEL, lease_rows.GUARD_ROWS),
         )
     }
 )
-"""Frozen names: `runs`, `publications`, `leases`, `discrepancies` (asynchronous); `outbox`, `lease_guard` (inline)."""
+"""Frozen names: `runs`, `publications`, `leases`, `discrepancies`, `jobs` (asynchronous); `outbox`, `lease_guard` (inline)."""
 
 PROCESS_MANAGERS: Final = frozenset({"orphan_recovery", "reconciler"})
 """Frozen names of the process managers: their instances are folded like read models, so they stand beside them in the status."""

@@ -259,6 +259,10 @@ def _by_owner(
     match command:
         case ReportProgress():
             event = JobProgressed(job_id=job.job_id, **msgspec.structs.asdict(command))
+        case AwaitConfirmation() if (
+            job.cancelled_by is not None
+        ):  # nobody is to be asked any more: the next attempt undoes it
+            event = _interrupted(job, InterruptJob(token=command.token, reason=InterruptionReason.HANDED_BACK))
         case AwaitConfirmation():
             event = JobAwaitsConfirmation(job_id=job.job_id, **msgspec.structs.asdict(command))
         case CompleteJob():

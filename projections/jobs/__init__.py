@@ -1,0 +1,1 @@
+"""Jobs, for operators: one row per job."""
