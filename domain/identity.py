@@ -85,6 +85,11 @@ def checkpoint_stream(run_id: str) -> str:
     return "checkpoint/" + run_id
 
 
+def journal_stream(run_id: str) -> str:
+    """The stream of what became of a STREAM run's records."""
+    return "journal/" + run_id
+
+
 def discrepancy_stream(kind: str, subject: str) -> str:
     """The stream of what the reconciler found about one subject, of one kind."""
     return f"discrepancy/{kind}/{subject}"

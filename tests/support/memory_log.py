@@ -6,15 +6,19 @@ It passes the same conformance suite as the real one, so a unit test on it says 
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
 
+from domain.canonical import canonical, parse
 from domain.errors import LeaseHeldError, PositionConflictError, StaleFenceError, VersionConflictError
 from domain.events import Recorded, decode, encode
 from projections.leases.guard import guard_change
 from services.ports import Append, Appended, Fence, Guard, StreamsRead, Tracking
+from services.store.states import Fold, StateRead
+
+S = TypeVar("S")
 
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 
@@ -41,6 +45,7 @@ class MemoryLog:
         self._by_id: dict[UUID, Recorded] = {}
         self._guards: dict[str, GuardRow] = {}
         self._tracking: dict[str, int] = {}
+        self._snapshots: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._lock = threading.RLock()
 
     def advance(self, seconds: float) -> None:
@@ -67,6 +72,18 @@ class MemoryLog:
         with self._lock:
             found: Mapping[str, Sequence[Recorded]] = {name: tuple(self._streams.get(name, ())) for name in streams}
             return StreamsRead(streams=found, now=self._now)
+
+    def read_state_blocking(self, stream: str, fold: Fold[S]) -> StateRead[S]:
+        """As the real log reads it, with a snapshot that is taken each time and goes through its document."""
+        with self._lock:
+            events = self._streams.get(stream, ())
+            version, document = self._snapshots.get((stream, fold.topic), (0, None))
+            state = fold.initial(stream) if document is None else fold.from_document(parse(document))
+            for recorded in events[version:]:
+                state = fold.evolve(state, recorded)
+            if len(events) > version:
+                self._snapshots[stream, fold.topic] = (len(events), canonical(fold.to_document(state)))
+            return StateRead(state=state, version=len(events), now=self._now, from_version=version)
 
     def read_log(self, after: int, limit: int, topics: Sequence[str] = ()) -> Sequence[Recorded]:
         with self._lock:

@@ -1,0 +1,172 @@
+"""Segments of a stream run's sink: what its checkpoints released and accepted, in blobs that point back at each other.
+
+Each commit adds what is new as segments behind the last one; the manifest names the head alone, so a checkpoint stays bounded
+however long the run is. Walking back from the head gives everything in order. What must stay true: a segment never changes; it
+holds at most `SEGMENT_ROWS_MAX` rows; equal content behind an equal head has an equal address, so a repeated commit adds nothing.
+A crash between storing and committing leaves segments that nothing names. Pure.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from domain.canonical import canonical
+from domain.market.lanes import LaneValues
+from domain.market.records import MarketEvent
+from domain.stream.errors import CheckpointInvalidError
+
+SEGMENT_FORMAT: Final = "FINAZ_STREAM_SEGMENT_V1"
+
+SEGMENT_ROWS_MAX: Final = 50_000
+"""Ticks and accepted events of one segment together: some ten megabytes."""
+
+
+class TickColumns(msgspec.Struct, frozen=True):
+    """Ticks of one instrument in clock order; a value of None is null."""
+
+    times: list[int]
+    ids: list[str]
+    outputs: dict[str, list[float | None]]
+
+
+class AcceptedColumns(msgspec.Struct, frozen=True):
+    """Events of one instrument in the order in which they were accepted, later revisions included."""
+
+    times: list[int]
+    ids: list[str]
+    revisions: list[int]
+    available_at: list[int]
+    values: dict[str, list[float | None]]
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one blob of the sink holds. `previous` is the address of the segment before it."""
+
+    format: str
+    previous: str | None
+    ticks: dict[str, TickColumns]
+    accepted: dict[str, AcceptedColumns]
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """Ticks and accepted events."""
+        return sum(len(t.ids) for t in self.ticks.values()), sum(len(a.ids) for a in self.accepted.values())
+
+
+def segments_of(ticks: Mapping[str, Sequence[LaneValues]], accepted: Iterable[MarketEvent]) -> list[Segment]:
+    """What is new, as segments in order, each within the limit; `previous` is for `encode_segment` to set."""
+    parts: list[Segment] = []
+    held: Segment | None = None
+    room = 0
+    for piece in (*_tick_pieces(ticks), *_accepted_pieces(accepted)):
+        rows = sum(piece.rows)
+        if held is None or rows > room:
+            held, room = Segment(format=SEGMENT_FORMAT, previous=None, ticks={}, accepted={}), SEGMENT_ROWS_MAX
+            parts.append(held)
+        if held.ticks.keys() & piece.ticks.keys() or held.accepted.keys() & piece.accepted.keys():
+            held, room = Segment(format=SEGMENT_FORMAT, previous=None, ticks={}, accepted={}), SEGMENT_ROWS_MAX
+            parts.append(held)
+        held.ticks.update(piece.ticks)
+        held.accepted.update(piece.accepted)
+        room -= rows
+    return parts
+
+
+def encode_segment(segment: Segment, previous: str | None) -> bytes:
+    """The canonical bytes of a segment behind `previous`."""
+    return canonical(msgspec.to_builtins(msgspec.structs.replace(segment, previous=previous)))
+
+
+def parse_segment(data: bytes, at: str) -> Segment:
+    """Read a segment. `CheckpointInvalidError` at `at` (its address) if it is none."""
+    try:
+        segment = msgspec.json.decode(data, type=Segment)
+    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CheckpointInvalidError(f"no segment: {error}", at=at, expected=SEGMENT_FORMAT) from None
+    columns: list[tuple[int, tuple[list[Any], ...]]] = [
+        (len(ticks.ids), (ticks.times, *ticks.outputs.values())) for ticks in segment.ticks.values()
+    ]
+    columns += [
+        (len(events.ids), (events.times, events.revisions, events.available_at, *events.values.values()))
+        for events in segment.accepted.values()
+    ]
+    if segment.format != SEGMENT_FORMAT or any(len(column) != rows for rows, parts in columns for column in parts):
+        raise CheckpointInvalidError("no segment", at=at, expected=f"{SEGMENT_FORMAT}, with columns of one length")
+    return segment
+
+
+def lanes_of_segments(segments: Sequence[Segment]) -> dict[str, LaneValues]:
+    """All ticks of segments in order, by instrument; instruments without any are not there."""
+    parts: dict[str, list[TickColumns]] = {}
+    for segment in segments:
+        for instrument, ticks in segment.ticks.items():
+            parts.setdefault(instrument, []).append(ticks)
+    return {
+        instrument: LaneValues(
+            instrument,
+            np.concatenate([np.array(part.times, dtype=np.int64) for part in pieces]),
+            [event_id for part in pieces for event_id in part.ids],
+            {
+                name: np.concatenate([np.array(part.outputs[name], dtype=np.float64) for part in pieces])
+                for name in pieces[0].outputs
+            },
+        )
+        for instrument, pieces in parts.items()
+    }
+
+
+def accepted_of_segments(segments: Iterable[Segment]) -> Iterator[MarketEvent]:
+    """All accepted events of segments in order, those of one instrument in the order in which they were accepted."""
+    for segment in segments:
+        for instrument, events in segment.accepted.items():
+            columns = list(events.values)
+            rows = zip(*events.values.values(), strict=True) if columns else iter([()] * len(events.ids))
+            for event_id, time, available_at, revision, values in zip(
+                events.ids, events.times, events.available_at, events.revisions, rows, strict=True
+            ):
+                yield MarketEvent(
+                    event_id=event_id,
+                    instrument=instrument,
+                    event_time=time,
+                    available_at=available_at,
+                    revision=revision,
+                    values=dict(zip(columns, values, strict=True)),
+                )
+
+
+def _tick_pieces(ticks: Mapping[str, Sequence[LaneValues]]) -> Iterator[Segment]:
+    for instrument, lanes in ticks.items():
+        times = np.concatenate([lane.event_times for lane in lanes]).tolist() if lanes else []
+        ids = [event_id for lane in lanes for event_id in lane.event_ids]
+        outputs = {
+            name: [
+                None if value != value else value
+                for value in np.concatenate([lane.outputs[name] for lane in lanes]).tolist()
+            ]
+            for name in (lanes[0].outputs if lanes else ())
+        }
+        for start in range(0, len(ids), SEGMENT_ROWS_MAX):
+            rows = slice(start, start + SEGMENT_ROWS_MAX)
+            columns = {name: column[rows] for name, column in outputs.items()}
+            piece = TickColumns(times[rows], ids[rows], columns)
+            yield Segment(format=SEGMENT_FORMAT, previous=None, ticks={instrument: piece}, accepted={})
+
+
+def _accepted_pieces(accepted: Iterable[MarketEvent]) -> Iterator[Segment]:
+    by_instrument: dict[str, list[MarketEvent]] = {}
+    for event in accepted:
+        by_instrument.setdefault(event.instrument, []).append(event)
+    for instrument, events in by_instrument.items():
+        for start in range(0, len(events), SEGMENT_ROWS_MAX):
+            part = events[start : start + SEGMENT_ROWS_MAX]
+            columns = sorted({column for event in part for column in event.values})
+            piece = AcceptedColumns(
+                [event.event_time for event in part],
+                [event.event_id for event in part],
+                [event.revision for event in part],
+                [event.available_at for event in part],
+                {column: [event.values.get(column) for event in part] for column in columns},
+            )
+            yield Segment(format=SEGMENT_FORMAT, previous=None, ticks={}, accepted={instrument: piece})

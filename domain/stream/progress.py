@@ -1,0 +1,190 @@
+"""Progress: a stream worker's core together with what it has read, so that every offset is accounted for once.
+
+The worker gives it records in the order of their offsets and asks for a `Cut` whenever it wants to commit. What must stay true:
+next offsets only grow; an offset between two records is absent; an offset at or beyond the captured mark of a bounded run is not
+taken; the counts add up to how far the partitions were read; a cut holds everything since the cut before it, and nothing twice.
+Pure: a crash loses what was not committed, and the successor reads it again.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from domain.instants import from_micros
+from domain.market.lanes import LaneValues
+from domain.market.records import MarketEvent
+from domain.stream.messages import DETAIL_CHARACTERS_MAX, DifferingItem, LateItem, RetriedItem
+from domain.stream.records import StreamRecord
+from domain.stream.treatment import ACCEPTED, Treated, Treatment
+from domain.stream.worker_core import StreamCore
+
+
+class Omitted(msgspec.Struct, frozen=True):
+    """A record set aside, and why."""
+
+    record: StreamRecord
+    detail: str
+    terminal: bool
+
+
+class Cut(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a checkpoint commits: the state, how far it goes, and what is new since the cut before it."""
+
+    state: dict[str, Any]
+    next_offsets: dict[int, int]
+    counts: dict[str, int]
+    watermarks: tuple[int, ...]
+    ticks: Mapping[str, tuple[LaneValues, ...]]
+    accepted: tuple[MarketEvent, ...]
+    omitted: tuple[Omitted, ...]
+    late: tuple[LateItem, ...]
+    retried: tuple[RetriedItem, ...]
+    differing: tuple[DifferingItem, ...]
+
+
+class Progress:
+    """A core, from `start_offsets` on and now at `next_offsets`; `marks` bound a bounded run. One thread at a time."""
+
+    def __init__(
+        self,
+        core: StreamCore,
+        start_offsets: Mapping[int, int],
+        next_offsets: Mapping[int, int] | None = None,
+        marks: Mapping[int, int] | None = None,
+    ) -> None:
+        self.core = core
+        self.next_offsets = dict(start_offsets if next_offsets is None else next_offsets)
+        self.marks = None if marks is None else dict(marks)
+        self.uncommitted = 0
+        """Offsets and retries since the last cut."""
+        self._start = sum(start_offsets.values())
+        self._clear()
+
+    @property
+    def journalled(self) -> int:
+        """Offsets treated by the run, resumes included, those without a record too."""
+        return sum(self.next_offsets.values()) - self._start
+
+    @property
+    def at_marks(self) -> bool:
+        """Whether a bounded run has read all that it will."""
+        return self.marks is not None and all(self.next_offsets[p] >= mark for p, mark in self.marks.items())
+
+    def take(self, record: StreamRecord) -> Treated | None:
+        """Treat the record; None if its offset was treated before, or lies at or beyond the partition's mark."""
+        expected = self.next_offsets[record.partition]
+        if record.offset < expected or self._is_beyond(record.partition, record.offset):
+            return None
+        if record.offset > expected:
+            self._skip(record.partition, record.offset)
+        treated = self.core.process(record)
+        self.next_offsets[record.partition] = record.offset + 1
+        self.uncommitted += 1
+        self._note(record, treated)
+        return treated
+
+    def reach(self, partition: int, next_offset: int) -> None:
+        """The log holds no record before `next_offset` that was not given: what lies between is absent."""
+        if self.marks is not None:
+            next_offset = min(next_offset, self.marks.get(partition, next_offset))
+        if next_offset > self.next_offsets[partition]:
+            self._skip(partition, next_offset)
+
+    def retry(self, record: StreamRecord, requested: bool) -> Treated:
+        """Judge a record from the quarantine as arriving now.
+
+        One that is omitted still is noted only if an operator `requested` it, so that no resume adds to the journal in vain.
+        """
+        treated = self.core.retry(record)
+        if treated.treatment is not Treatment.OMITTED or requested:
+            self.uncommitted += 1
+            self._retried.append(
+                RetriedItem(
+                    partition=record.partition,
+                    offset=record.offset,
+                    treatment=treated.treatment,
+                    detail=_told(treated.detail),
+                )
+            )
+        if treated.treatment is not Treatment.OMITTED:
+            self._note(record, treated)
+        return treated
+
+    def finish(self) -> None:
+        """The bounded source has ended in all partitions: release the rest."""
+        self.core.finish()
+        self.uncommitted += 1
+
+    def cut(self) -> Cut:
+        """What is to be committed now. From here on, what is new belongs to the next cut."""
+        ticks = self.core.drain()
+        cut = Cut(
+            state=self.core.state_document(),
+            next_offsets=dict(self.next_offsets),
+            counts={treatment.value: self.core.counts[treatment] for treatment in Treatment},
+            watermarks=self.core.watermarks,
+            ticks=ticks,
+            accepted=tuple(self._accepted),
+            omitted=tuple(self._omitted),
+            late=tuple(self._late),
+            retried=tuple(self._retried),
+            differing=tuple(self._differing),
+        )
+        self._clear()
+        return cut
+
+    def _clear(self) -> None:
+        self.uncommitted = 0
+        self._accepted: list[MarketEvent] = []
+        self._omitted: list[Omitted] = []
+        self._late: list[LateItem] = []
+        self._retried: list[RetriedItem] = []
+        self._differing: list[DifferingItem] = []
+
+    def _is_beyond(self, partition: int, offset: int) -> bool:
+        return self.marks is not None and offset >= self.marks.get(partition, offset + 1)
+
+    def _skip(self, partition: int, next_offset: int) -> None:
+        count = next_offset - self.next_offsets[partition]
+        self.core.skip(partition, count)
+        self.next_offsets[partition] = next_offset
+        self.uncommitted += count
+
+    def _note(self, record: StreamRecord, treated: Treated) -> None:
+        """Keep what later readers must know of it; most records leave nothing but their event."""
+        treatment, event = treated.treatment, treated.event
+        if treatment is Treatment.OMITTED:
+            self._omitted.append(Omitted(record, _told(treated.detail), treated.terminal))
+        elif event is None:
+            return
+        elif treatment in ACCEPTED:
+            self._accepted.append(event)
+        elif treatment is Treatment.LATE:
+            self._late.append(_late(record, event))
+        elif treated.alert:
+            self._differing.append(
+                DifferingItem(
+                    partition=record.partition, offset=record.offset, event_id=event.event_id, revision=event.revision
+                )
+            )
+
+
+def quarantined(cut: Cut) -> Sequence[Omitted]:
+    """The omitted records whose bytes must be kept."""
+    return [omitted for omitted in cut.omitted if not omitted.terminal]
+
+
+def _late(record: StreamRecord, event: MarketEvent) -> LateItem:
+    return LateItem(
+        partition=record.partition,
+        offset=record.offset,
+        event_id=event.event_id,
+        revision=event.revision,
+        event_time=from_micros(event.event_time),
+    )
+
+
+def _told(detail: str) -> str:
+    """The reason as an event can hold it: it may quote what the record had in it."""
+    return detail[:DETAIL_CHARACTERS_MAX].encode("utf-8", "replace").decode("utf-8").replace("\x00", "\ufffd")
