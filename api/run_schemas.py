@@ -86,6 +86,36 @@ _REQUEST: Final[dict[str, dict[str, Any]]] = {
     "deadline_seconds": _integer(1, 604_800, default=86_400),
 }
 _BATCH_BODY: Final = _object(("mode", "flow", "snapshot", "as_of"), flow=_FLOW_OR_ADDRESS, **_REQUEST)
+SCHEDULE: Final[dict[str, Any]] = _object(
+    ("format", "seed", "faults"),
+    format={"type": "string", "const": "FINAZ_FAULT_SCHEDULE_V1"},
+    seed=_integer(0, 2**63 - 1),
+    faults=_list(
+        _object(
+            ("event", "kind"),
+            event=NAME,
+            kind={
+                "type": "string",
+                "enum": ["GAP", "DELAY", "REVISION", "DUPLICATE", "BURST", "PAUSE", "SOURCE_FAILURE"],
+            },
+            parameters=_object(
+                (),
+                seconds=_integer(0, 31_536_000, description="Of DELAY and REVISION."),
+                values={"type": "object", "description": "Of REVISION: the value columns that change."},
+                copies=_integer(2, 1000, description="Of BURST."),
+                milliseconds=_integer(0, 86_400_000, description="Of PAUSE and SOURCE_FAILURE."),
+            ),
+        ),
+        0,
+        1_000_000,
+    ),
+)
+_SCHEDULE_OR_ADDRESS: Final[dict[str, Any]] = {
+    "anyOf": [ADDRESS, {"type": "string", "const": ""}, {"$ref": "#/components/schemas/FaultSchedule"}],
+    "description": "Faults to replay the snapshot with, or the address of a stored schedule. Without it there are none.",
+}
+_REPLAY: Final[dict[str, Any]] = {"mode": {"type": "string", "enum": ["REPLAY"]}, "schedule": _SCHEDULE_OR_ADDRESS}
+_REPLAY_BODY: Final = _object(("mode", "flow", "snapshot", "as_of"), flow=_FLOW_OR_ADDRESS, **(_REQUEST | _REPLAY))
 _STREAM_BODY: Final = {
     **_object(
         ("mode", "flow", "topic"),
@@ -112,18 +142,21 @@ _STREAM_BODY: Final = {
     ),
     "description": "`snapshot` and `as_of` go together: both, or neither.",
 }
-RUN_BODY_SCHEMA: Final[dict[str, Any]] = {"anyOf": [_BATCH_BODY, _STREAM_BODY]}
-SWEEP_BODY_SCHEMA: Final = _object(
-    ("mode", "flows", "snapshot", "as_of"),
-    flows=_list(_FLOW_OR_ADDRESS, 1, 1000),
-    instruments=_list(NAME, 0, 1000),
-    parameters=_list(
-        {"type": "object", "propertyNames": NAME, "additionalProperties": _PARAMETERS, "description": "By node id."},
-        1,
-        1000,
-    ),
-    **_REQUEST,
-)
+RUN_BODY_SCHEMA: Final[dict[str, Any]] = {"anyOf": [_BATCH_BODY, _REPLAY_BODY, _STREAM_BODY]}
+
+
+def _sweep(request: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    parameters = {"type": "object", "propertyNames": NAME, "additionalProperties": _PARAMETERS}
+    return _object(
+        ("mode", "flows", "snapshot", "as_of"),
+        flows=_list(_FLOW_OR_ADDRESS, 1, 1000),
+        instruments=_list(NAME, 0, 1000),
+        parameters=_list({**parameters, "description": "By node id."}, 1, 1000),
+        **request,
+    )
+
+
+SWEEP_BODY_SCHEMA: Final[dict[str, Any]] = {"anyOf": [_sweep(_REQUEST), _sweep(_REQUEST | _REPLAY)]}
 
 _EXAMPLE_FLOW: Final[dict[str, Any]] = {
     "version": 1,

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from api.name_pattern import name_pattern
-from api.run_schemas import FLOW
+from api.run_schemas import FLOW, SCHEDULE
 from domain.errors import FinazError
 from domain.events import Recorded
 from services.alerts import AlertView, DeadLetter
@@ -207,7 +207,7 @@ def components() -> dict[str, Any]:
             " characters; where they have no composed form, they are accepted too."
         ),
     }
-    return {**schemas, "Flow": FLOW, "Name": name}
+    return {**schemas, "FaultSchedule": SCHEDULE, "Flow": FLOW, "Name": name}
 
 
 def error_codes(base: type[FinazError] = FinazError) -> set[str]:

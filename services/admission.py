@@ -41,18 +41,19 @@ from services.catalogue import Catalogue, StoredFlow
 from services.event_ids import new_event_id
 from services.known_flows import known_flow
 from services.ports import Append, BlobStore, EventLog, NewEvent
-from services.requests import Flow, RunBody, SweepBody, body_hash_of, body_value, placed
+from services.requests import B, Flow, RunBody, SweepBody, body_hash_of, body_value, placed
 from services.runs import fold_run
+from services.schedules import admitted_schedule
 
 RUNS_CREATE: Final = "runs.create"
 SWEEPS_CREATE: Final = "sweeps.create"
 SWEEPS_RUN: Final = "sweeps.run"
 """Operations, which scope idempotency keys; the last is that of the derived keys of a sweep's runs."""
 
-MODES_AVAILABLE: Final = frozenset({Mode.BATCH, Mode.STREAM})
+MODES_AVAILABLE: Final = frozenset(Mode)
 """Modes that this version can execute."""
 
-SWEEP_MODES_AVAILABLE: Final = frozenset({Mode.BATCH})
+SWEEP_MODES_AVAILABLE: Final = frozenset({Mode.BATCH, Mode.REPLAY})
 """Modes of which it can execute many at once; a stream has a topic of its own."""
 
 
@@ -97,13 +98,14 @@ class Admissions:
         """Admit one run, or give the answer that its key was given before.
 
         Raises `IdempotencyKeyInvalidError`, `IdempotencyKeyReusedError`, `ModeUnavailableError`, `BlobMissingError` and
-        `BlobCorruptError` (flow or snapshot), `FlowInvalidError`, `UnknownOpError`, `SnapshotInvalidError`.
+        `BlobCorruptError` (flow, snapshot or schedule), `FlowInvalidError`, `UnknownOpError`, `SnapshotInvalidError`,
+        `ScheduleInvalidError`.
         """
         principal, key = checked_principal(principal), checked_key(key)
         self._check_mode(body, self._modes)
         flow = await self._flow(body.flow, "$.flow")
         if body.snapshot:
-            await self._check_snapshot(body.snapshot, [flow.spec])
+            body = await self._check_inputs(body, [flow.spec])
         if body.continues:
             await self._check_continued(body, principal, flow.address)
         await self._store([flow])
@@ -128,7 +130,7 @@ class Admissions:
         templates = [await self._flow(flow, f"$.flows[{index}]") for index, flow in enumerate(body.flows)]
         specs = [template.spec for template in templates]
         flows = await asyncio.to_thread(lambda: [_as_stored(spec) for spec in _members(body, specs)])
-        await self._check_snapshot(body.snapshot, [flow.spec for flow in flows])
+        body = await self._check_inputs(body, [flow.spec for flow in flows])
         await self._store(flows)
         body_hash = body_hash_of(msgspec.structs.replace(body, flows=tuple(t.body for t in templates)))
         sweep_id = sweep_id_of(principal, SWEEPS_CREATE, key, body_hash)
@@ -162,9 +164,10 @@ class Admissions:
                 return await self._catalogue.flow(known.address)
             return StoredFlow(known.address, known.spec, known.body)
 
-    async def _check_snapshot(self, snapshot: str, flows: Sequence[FlowSpec]) -> None:
+    async def _check_inputs(self, body: B, flows: Sequence[FlowSpec]) -> B:
+        """The body with the address of its schedule, which is then stored, and fits the snapshot, as the flows do."""
         with placed("$.snapshot"):
-            manifest = await self._catalogue.manifest(snapshot)
+            manifest = await self._catalogue.manifest(body.snapshot)
         known = set(manifest.instruments) if len(flows) > 1 else manifest.instruments
         for flow in flows:
             for instrument in flow.instruments:
@@ -174,6 +177,11 @@ class Admissions:
                         at="$.snapshot",
                         expected="one that has all instruments of the flow",
                     )
+        if not body.schedule:
+            return body
+        with placed("$.schedule"):
+            schedule = await admitted_schedule(self._blobs, manifest, body)
+        return msgspec.structs.replace(body, schedule=schedule)
 
     async def _check_continued(self, body: RunBody, principal: str, flow: str) -> None:
         """What a stream goes on behind is a BATCH run of the same flow and principal that has succeeded."""
@@ -259,6 +267,7 @@ def _admitted(
         tags=body.tags,
         priority=body.priority,
         deadline_seconds=body.deadline_seconds,
+        schedule=body.schedule,
     )
     for index, flow in enumerate(flows):
         key = derived_key(sweep_id, str(index))
@@ -287,4 +296,5 @@ def _spec_of(body: RunBody, flow: str, flow_name: str) -> RunSpec:
         topic=body.topic,
         bounded=body.bounded,
         continues=body.continues,
+        schedule=body.schedule if isinstance(body.schedule, str) else "",
     )

@@ -1,4 +1,4 @@
-"""What a batch run computes: a flow over a snapshot, through the pipeline of `domain.market`.
+"""What a run of the batch worker computes: a flow over a snapshot, through the pipeline of `domain.market`, or a replay of it.
 
 What must stay true: everything is read from CAS by address and verified; chunks are checked once, when they are read, and kept
 parsed within `cache_bytes_max`; a snapshot beyond `inline_rows_max` is never in memory as a whole, its chunks are read one at a
@@ -7,6 +7,7 @@ time by the thread that computes. Equal work gives equal bytes. Nothing is writt
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from domain.instants import to_micros
@@ -15,18 +16,20 @@ from domain.market.feature_batch import FORMAT
 from domain.market.flow import FlowSpec, IntervalClock
 from domain.market.pipeline import FlowPlan, execute_rows, warm_up
 from domain.market.snapshot import ChunkRef, Manifest
-from domain.runs.messages import RunSpec
+from domain.runs.messages import Mode, RunSpec
 from services.batch_parts import Border, Computed, Output, Prepared, Tick
 from services.bounded_cache import BoundedCache
 from services.catalogue import Catalogue
 from services.ports import BlobStore
+from services.replay_execution import WORK_PER_RECORD, ReplayInputs
+from services.schedules import load_schedule
 
 ROW_BYTES: Final = 250
 """What a parsed row takes besides its values: two strings, three numbers, the lists' places; measured, rounded up."""
 
 
 class FlowComputation:
-    """The `Computation` of batch runs. Used from one event loop."""
+    """The `Computation` of BATCH and REPLAY runs. Used from one event loop."""
 
     def __init__(self, blobs: BlobStore, cache_bytes_max: int, inline_rows_max: int) -> None:
         self._blobs = blobs
@@ -39,12 +42,13 @@ class FlowComputation:
         await asyncio.to_thread(warm_up)
 
     async def rows(self, spec: RunSpec) -> int:
-        """How much work the run is: records of its snapshot, or the ticks that an interval clock may make of them, if more.
+        """How much work the run is: records of its snapshot (of a replay, a multiple), or the ticks that a clock may make, if more.
 
         Raises as `Catalogue.manifest` and `Catalogue.flow`.
         """
         manifest = await self._catalogue.manifest(spec.snapshot)
-        return max(manifest.rows, cells_max((await self._catalogue.flow(spec.flow)).spec, manifest))
+        weight = WORK_PER_RECORD if spec.mode is Mode.REPLAY else 1
+        return max(manifest.rows * weight, cells_max((await self._catalogue.flow(spec.flow)).spec, manifest))
 
     async def prepare(self, spec: RunSpec, tick: Tick) -> Prepared:
         """Load flow and manifest, and the chunks of a small snapshot."""
@@ -58,7 +62,13 @@ class FlowComputation:
                 held = self._chunks.held(ref.address)
                 parts.append(await asyncio.to_thread(self._read, ref, manifest) if held is None else held)
                 tick()
-        return FlowInputs(self, flow.plan, manifest, to_micros(spec.as_of), parts)
+        as_of = to_micros(spec.as_of)
+        if spec.mode is not Mode.REPLAY:
+            return FlowInputs(self, flow.plan, manifest, as_of, parts)
+        schedule = await asyncio.to_thread(load_schedule, self._blobs, spec.schedule)
+        tick()
+        read = partial(self.read, manifest) if parts is None else partial(iter, parts)
+        return ReplayInputs(flow.plan, spec.snapshot, manifest, as_of, schedule, read)
 
     def read(self, manifest: Manifest) -> Iterator[Rows]:
         """The chunks one after another, for a thread. Raises `BlobMissingError`, `BlobCorruptError`, `SnapshotInvalidError`, …"""

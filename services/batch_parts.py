@@ -33,7 +33,7 @@ HAND_BACK_SECONDS_MAX: Final = 5.0
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a batch worker behaves; seconds are by the database's clock for leases and by monotonic time for the rest."""
 
-    lanes: tuple[str, ...] = ("BATCH",)
+    lanes: tuple[str, ...] = ("BATCH", "REPLAY")
     label: str = ""
     lease_ttl_seconds: float = 30.0
     poll_seconds: float = 1.0
@@ -123,10 +123,15 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Computed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run computed: the bytes of its FeatureBatch, and its outputs, which are all in there."""
+    """What a run computed: the bytes of its FeatureBatch, and its outputs, which are all in there.
+
+    `inputs` are documents that were made on the way, to be stored too: what the result says that it was computed from, behind
+    the snapshot.
+    """
 
     artifact: bytes
     outputs: tuple[Output, ...]
+    inputs: tuple[bytes, ...] = ()
 
 
 class Prepared(Protocol):
@@ -148,7 +153,7 @@ class Computation(Protocol):
         ...
 
     async def rows(self, spec: RunSpec) -> int:
-        """Records that the run's snapshot has. Raises what preparing would raise, if that cannot be told."""
+        """How much work the run is, in records of a BATCH run. Raises what preparing would raise, if that cannot be told."""
         ...
 
     async def prepare(self, spec: RunSpec, tick: Tick) -> Prepared:

@@ -52,6 +52,7 @@ from services.batch_parts import (
     WorkerSettings,
 )
 from services.blob_writer import BlobWriter
+from services.code_version import code_version
 from services.database_clock import DatabaseClock
 from services.ports import Append, Appended, EventLog, StreamsRead
 from services.run_appends import (
@@ -152,9 +153,9 @@ class Attempt:
                 self._computing = slot.run(lambda: prepared.compute(self.border_blocking, self.tick))
                 computed = await self._computing
             await self.border("persist")
-            artifact = await self._tools.blobs.put(computed.artifact)
+            stored = [await self._tools.blobs.put(data) for data in (*computed.inputs, computed.artifact)]
             self.look("publish")  # the append asks whether anything has changed
-            return PublishResults(self.token, tuple(_reference(output, artifact, spec) for output in computed.outputs))
+            return PublishResults(self.token, tuple(_reference(output, stored, spec) for output in computed.outputs))
         except InterruptedAtBorderError as interrupted:
             return self._command_after(interrupted.reason)
         except Exception as error:
@@ -327,15 +328,17 @@ class Attempt:
         self._tools.emit(event)
 
 
-def _reference(output: Output, artifact: str, spec: RunSpec) -> ResultRef:
+def _reference(output: Output, stored: list[str], spec: RunSpec) -> ResultRef:
+    """`stored` are the addresses of what the run was computed from, behind its snapshot, and of its artifact."""
     return ResultRef(
         output=output.name,
-        artifact=artifact,
+        artifact=stored[-1],
         values_hash=output.values_hash,
         rows=output.rows,
         schema=output.schema,
         flow=spec.flow,
-        inputs=(spec.snapshot,),
+        inputs=(spec.snapshot, *stored[:-1]),
+        code=code_version(),
     )
 
 

@@ -15,6 +15,7 @@ from domain.canonical import address, address_of, canonical, is_address
 from domain.errors import BodyInvalidError, FinazError
 from domain.identity import RUN_ID, checked_name
 from domain.instants import EPOCH, format_instant, parse_instant
+from domain.market.faults import parse_schedule, schedule_body
 from domain.runs.messages import Mode
 from services.known_flows import known_flow
 
@@ -37,6 +38,7 @@ DeadlineSeconds = Annotated[int, msgspec.Meta(ge=1, le=DEADLINE_SECONDS_MAX)]
 Tags = Annotated[tuple[str, ...], msgspec.Meta(max_length=TAGS_MAX)]
 Aware = Annotated[datetime, msgspec.Meta(tz=True)]
 Flow = dict[str, Any] | str
+Schedule = dict[str, Any] | str
 Parameters = dict[str, dict[str, Any]]
 
 TOPIC_LENGTH_MAX: Final = 249
@@ -52,7 +54,8 @@ class RunBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     A STREAM run names its `topic`; what the source published there is in `snapshot` as of `as_of`, if that is known: both or
     neither (""). It ends at the marks captured when it first opens the topic, unless `bounded` is false; `continues` is a BATCH
-    run that has ended, behind which it goes on. Other modes have none of these, and need a snapshot.
+    run that has ended, behind which it goes on. Other modes have none of these, and need a snapshot. A REPLAY run may have a fault
+    `schedule`, as a document or the address of a stored one ("": no faults).
     """
 
     mode: Mode
@@ -65,12 +68,13 @@ class RunBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     topic: str = ""
     bounded: bool = True
     continues: str = ""
+    schedule: Schedule = ""
 
 
 class SweepBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Many runs at once: every flow, for every instrument (none: the flow's own), with every set of parameters.
 
-    One set of parameters is `{node id: {parameter: value}}`.
+    One set of parameters is `{node id: {parameter: value}}`. All runs of a REPLAY sweep have one `schedule`.
     """
 
     mode: Mode
@@ -82,6 +86,7 @@ class SweepBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     tags: Tags = ()
     priority: Priority = 0
     deadline_seconds: DeadlineSeconds = DEADLINE_SECONDS_DEFAULT
+    schedule: Schedule = ""
 
     @property
     def runs(self) -> int:
@@ -92,25 +97,27 @@ class SweepBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 def parse_run_body(value: Any) -> RunBody:
     """The typed body of `POST /v1/runs` from the value that `canonical.parse` gave.
 
-    Raises `BodyInvalidError`, `InstantInvalidError`, `NameInvalidError`, `FlowInvalidError` or `UnknownOpError`, each with the
-    place (`$.flow.nodes[0].op`).
+    Raises `BodyInvalidError`, `InstantInvalidError`, `NameInvalidError`, `FlowInvalidError`, `UnknownOpError` or
+    `ScheduleInvalidError`, each with the place (`$.flow.nodes[0].op`).
     """
     body = _typed(value, RunBody)
     _check_mode(body, value)
-    _check_common(body)
-    return msgspec.structs.replace(body, flow=_checked_flow(body.flow, "$.flow"))
+    _check_common(body, value)
+    return msgspec.structs.replace(
+        body, flow=_checked_flow(body.flow, "$.flow"), schedule=_checked_schedule(body.schedule)
+    )
 
 
 def parse_sweep_body(value: Any) -> SweepBody:
     """The typed body of a sweep; raises as `parse_run_body`, and `BodyInvalidError` for more than `SWEEP_RUNS_MAX` runs."""
     body = _typed(value, SweepBody)
-    _check_common(body)
+    _check_common(body, value)
     for index, instrument in enumerate(body.instruments):
         checked_name(instrument, at=f"$.instruments[{index}]")
     if body.runs > SWEEP_RUNS_MAX:
         raise BodyInvalidError(f"a sweep of {body.runs} runs", at="$", expected=f"at most {SWEEP_RUNS_MAX} runs")
     flows = tuple(_checked_flow(flow, f"$.flows[{index}]") for index, flow in enumerate(body.flows))
-    return msgspec.structs.replace(body, flows=flows)
+    return msgspec.structs.replace(body, flows=flows, schedule=_checked_schedule(body.schedule))
 
 
 def body_value(body: RunBody | SweepBody) -> dict[str, Any]:
@@ -130,7 +137,7 @@ def body_value(body: RunBody | SweepBody) -> dict[str, Any]:
 
 
 _STREAM_ONLY: Final = ("topic", "bounded", "continues")
-_OF_SOME_MODES: Final = frozenset(_STREAM_ONLY)
+_OF_SOME_MODES: Final = frozenset({*_STREAM_ONLY, "schedule"})
 _DEFAULTS: Final = {field.name: field.default for field in msgspec.structs.fields(RunBody)}
 _HERE: Final = "here"
 _FLOW_HERE: Final = canonical({"flow": _HERE})[1:-1]
@@ -189,7 +196,9 @@ def check_topic(topic: str, *, at: str) -> str:
     return topic
 
 
-def _check_common(body: RunBody | SweepBody) -> None:
+def _check_common(body: RunBody | SweepBody, given: dict[str, Any]) -> None:
+    if body.mode is not Mode.REPLAY and "schedule" in given:
+        raise BodyInvalidError(f"a {body.mode.value} run has none", at="$.schedule", expected="mode REPLAY")
     if not (body.mode is Mode.STREAM and not body.snapshot) and not is_address(body.snapshot):
         raise _no_address(body.snapshot, "$.snapshot")
     for index, tag in enumerate(body.tags):
@@ -203,6 +212,16 @@ def _checked_flow(flow: Flow, at: str) -> Flow:
             raise _no_address(flow, at)
         return flow
     return canonical_flow(flow, at)
+
+
+def _checked_schedule(schedule: Schedule) -> Schedule:
+    """The schedule in canonical form; an address stays one."""
+    if isinstance(schedule, str):
+        if schedule and not is_address(schedule):
+            raise _no_address(schedule, "$.schedule")
+        return schedule
+    with placed("$.schedule"):
+        return schedule_body(parse_schedule(schedule))
 
 
 def _no_address(text: str, at: str) -> BodyInvalidError:

@@ -17,7 +17,7 @@ DOCUMENT_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 def flow_argument(text: str) -> Any:
-    """A flow as the API takes it: an address as it stands, or the JSON in the file of that name (`-`: standard input)."""
+    """A flow or schedule as the API takes it: an address as it stands, or the JSON in the file of that name (`-`: stdin)."""
     return text if is_address(text) else _parsed(_read(text), text)
 
 

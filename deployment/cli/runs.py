@@ -31,6 +31,9 @@ def _request_options(command: Any) -> Any:
             "--as-of", metavar="INSTANT", help="Take what was available then (RFC 3339). Default: now; --key needs it."
         ),
         click.option("--mode", type=click.Choice(MODES), default="BATCH", show_default=True, help="How to execute."),
+        click.option(
+            "--schedule", metavar="FILE|ADDRESS", help="REPLAY: the faults, as JSON (- for standard input), or stored."
+        ),
         click.option("--tag", "tags", multiple=True, help="A tag to find it by; may be given again."),
         click.option("--priority", type=int, default=0, show_default=True, help="-100 to 100; higher goes first."),
         click.option(
@@ -242,7 +245,13 @@ def _stream(topic: str | None, endless: bool, continues: str | None) -> dict[str
 
 
 def _request(
-    snapshot: str | None, as_of: str | None, mode: str, tags: tuple[str, ...], priority: int, deadline: int
+    snapshot: str | None,
+    as_of: str | None,
+    mode: str,
+    schedule: str | None,
+    tags: tuple[str, ...],
+    priority: int,
+    deadline: int,
 ) -> dict[str, Any]:
     from datetime import UTC, datetime
 
@@ -251,9 +260,11 @@ def _request(
     if snapshot is None and mode != "STREAM":
         raise click.UsageError("Missing option '--snapshot'.", click.get_current_context())
     known = {} if snapshot is None else {"snapshot": snapshot, "as_of": as_of or format_instant(datetime.now(UTC))}
+    faults = {} if schedule is None else {"schedule": flow_argument(schedule)}
     return {
         "mode": mode,
         **known,
+        **faults,
         "tags": list(tags),
         "priority": priority,
         "deadline_seconds": deadline,

@@ -10,17 +10,25 @@ is applied and says to which records. Pure: a crash leaves nothing.
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from json.encoder import encode_basestring
 from typing import Any, Final
 
 import msgspec
 
 from domain.canonical import canonical
-from domain.instants import format_instant, from_micros
+from domain.instants import format_micros
+from domain.market.errors import RunTooLargeError
 from domain.market.faults import ANNOUNCED, Fault, FaultKind, FaultSchedule, check_events, schedule_address
 from domain.market.faults import FORMAT as SCHEDULE_FORMAT
 from domain.market.records import MarketEvent, encode_event
 
 FORMAT: Final = "FINAZ_ARRIVALS_V1"
+
+ARRIVALS_MAX: Final = 1_000_000
+"""Records of one arrival log, which is held in memory: some 1.2 GB where events have a handful of columns."""
+
+EVENT: Final = "EVENT"
+"""The kind of a record that is no announcement."""
 
 _MICROS: Final = 1_000_000
 _MURMUR_SEED: Final = 0x9747B28C
@@ -31,20 +39,17 @@ _MASK: Final = 0xFFFFFFFF
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """One record of the log. `index` counts from 0; `at` is the arrival in microseconds since the UTC epoch.
 
-    An event has `event`; an announcement has none, but `kind` (`PAUSE`, `SOURCE_FAILURE`) and `milliseconds`: a tombstone.
+    An event has `event`, and `value`, its canonical bytes; an announcement has neither, but `kind` (`PAUSE`, `SOURCE_FAILURE`) and
+    `milliseconds`: a tombstone.
     """
 
     index: int
     at: int
     instrument: str
     event: MarketEvent | None = None
-    kind: str = "EVENT"
+    value: bytes | None = None
+    kind: str = EVENT
     milliseconds: int = 0
-
-    @property
-    def value(self) -> bytes | None:
-        """The record's value: the canonical bytes of its event, or None."""
-        return None if self.event is None else encode_event(self.event)
 
 
 class AppliedFault(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +75,7 @@ class _Draft(msgspec.Struct, frozen=True):
     place: tuple[int, int]
     instrument: str
     event: MarketEvent | None
+    value: bytes | None
     kind: str
     milliseconds: int
     faults: tuple[Fault, ...]
@@ -78,7 +84,8 @@ class _Draft(msgspec.Struct, frozen=True):
 def arrival_log(events: Iterable[MarketEvent], as_of: int, schedule: FaultSchedule, snapshot: str) -> ArrivalLog:
     """The log of the events (in the order of their snapshot, whose address is `snapshot`) that were available at `as_of`.
 
-    Raises `ScheduleInvalidError` for a schedule that names an event that doesn't take part.
+    Raises `ScheduleInvalidError` for a schedule that names an event that doesn't take part, `RunTooLargeError` for more records
+    than `ARRIVALS_MAX`.
     """
     taking_part = [event for event in events if event.available_at <= as_of]
     check_events(schedule, (event.event_id for event in taking_part))
@@ -94,6 +101,9 @@ def arrival_log(events: Iterable[MarketEvent], as_of: int, schedule: FaultSchedu
         drafts += _drafted(
             event, place, mine, is_first=place == first[event.event_id], is_last=place == last[event.event_id]
         )
+        if len(drafts) > ARRIVALS_MAX:
+            expected = f"at most {ARRIVALS_MAX}"
+            raise RunTooLargeError("too many arrivals", at=event.event_id, expected=expected)
     drafts.sort(key=lambda draft: (draft.at, draft.place))
     arrivals = tuple(_arrival(index, draft) for index, draft in enumerate(drafts))
     touched: dict[tuple[str, FaultKind], list[int]] = {}
@@ -115,7 +125,7 @@ def log_hash(arrivals: Iterable[Arrival], as_of: int, schedule: FaultSchedule, s
 def log_lines(arrivals: Iterable[Arrival], as_of: int, schedule: FaultSchedule, snapshot: str) -> Iterator[bytes]:
     """The log as canonical JSON Lines."""
     head = {
-        "as_of": _text(as_of),
+        "as_of": format_micros(as_of),
         "format": FORMAT,
         "schedule": schedule_address(schedule),
         "schedule_format": SCHEDULE_FORMAT,
@@ -124,21 +134,32 @@ def log_lines(arrivals: Iterable[Arrival], as_of: int, schedule: FaultSchedule, 
     }
     yield canonical(head) + b"\n"
     for arrival in arrivals:
-        yield canonical(arrival_document(arrival)) + b"\n"
+        yield _line(arrival)
+
+
+def _line(arrival: Arrival) -> bytes:
+    """`arrival_document` as a canonical line, written directly: the log of a long snapshot has a million of them."""
+    if arrival.value is None:
+        rest = f'"kind":"{arrival.kind}","milliseconds":{arrival.milliseconds}}}\n'
+    else:
+        rest = f'"kind":"{arrival.kind}","value":{encode_basestring(arrival.value.decode("utf-8"))}}}\n'
+    name = encode_basestring(arrival.instrument)
+    head = f'{{"at":"{format_micros(arrival.at)}","index":{arrival.index},"instrument":{name},'
+    return (head + rest).encode("utf-8")
 
 
 def arrival_document(arrival: Arrival) -> dict[str, Any]:
     """One record as JSON; the event stands in its own canonical text, as it does in the topic."""
     document: dict[str, Any] = {
-        "at": _text(arrival.at),
+        "at": format_micros(arrival.at),
         "index": arrival.index,
         "instrument": arrival.instrument,
         "kind": arrival.kind,
     }
-    if arrival.event is None:
+    if arrival.value is None:
         document["milliseconds"] = arrival.milliseconds
     else:
-        document["value"] = encode_event(arrival.event).decode("utf-8")
+        document["value"] = arrival.value.decode("utf-8")
     return document
 
 
@@ -190,23 +211,32 @@ def _drafted(
         milliseconds = fault.parameters["milliseconds"]
         made.append(
             _Draft(
-                event.available_at, (place, number), event.instrument, None, fault.kind.value, milliseconds, (fault,)
+                event.available_at,
+                (place, number),
+                event.instrument,
+                None,
+                None,
+                fault.kind.value,
+                milliseconds,
+                (fault,),
             )
         )
         number += 1
-    made.append(_event_draft(event, (place, number), tuple(touched)))
+    value = encode_event(event)
+    made.append(_event_draft(event, value, (place, number), tuple(touched)))
     for fault in copies:
         for _ in range(fault.parameters.get("copies", 2) - 1):
             number += 1
-            made.append(_event_draft(event, (place, number), (fault,)))
+            made.append(_event_draft(event, value, (place, number), (fault,)))
     for fault in revised:
         number += 1
-        made.append(_event_draft(_revised(event, fault), (place, number), (fault,)))
+        revision = _revised(event, fault)
+        made.append(_event_draft(revision, encode_event(revision), (place, number), (fault,)))
     return made
 
 
-def _event_draft(event: MarketEvent, place: tuple[int, int], faults: tuple[Fault, ...]) -> _Draft:
-    return _Draft(event.available_at, place, event.instrument, event, "EVENT", 0, faults)
+def _event_draft(event: MarketEvent, value: bytes, place: tuple[int, int], faults: tuple[Fault, ...]) -> _Draft:
+    return _Draft(event.available_at, place, event.instrument, event, value, EVENT, 0, faults)
 
 
 def _later(event: MarketEvent, seconds: int) -> MarketEvent:
@@ -226,6 +256,7 @@ def _arrival(index: int, draft: _Draft) -> Arrival:
         at=draft.at,
         instrument=draft.instrument,
         event=draft.event,
+        value=draft.value,
         kind=draft.kind,
         milliseconds=draft.milliseconds,
     )
@@ -235,7 +266,3 @@ def _applied(fault: Fault, records: list[int], removed: dict[str, int]) -> Appli
     gone = removed.get(fault.event, 0) if fault.kind is FaultKind.GAP else 0
     assert records or gone, f"{fault.kind.value} of {fault.event} did nothing"
     return AppliedFault(fault=fault, records=tuple(records), removed=gone)
-
-
-def _text(micros: int) -> str:
-    return format_instant(from_micros(micros))

@@ -5,8 +5,9 @@ strict reader of single records accepts and nothing else. The compiled reader ta
 take, the strict one reads line by line, and names the event and the column of what it refuses.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final
 
 import numpy as np
@@ -180,6 +181,24 @@ def _read_strictly(data: bytes, columns: tuple[str, ...]) -> Rows:
             place = f"line {number} ({event.event_id}).{min(unknown)}"
             raise RecordInvalidError("not a column of the snapshot", at=place, expected=", ".join(columns)[:200])
     return rows_of(events, columns)
+
+
+def events_of(rows: Rows, columns: Sequence[str]) -> Iterator[MarketEvent]:
+    """The rows as events, in their order, each with all the columns (of which the rows have at least these)."""
+    values = [rows.values[column].tolist() for column in columns]
+    per_event = zip(*values, strict=True) if values else repeat(())
+    times, available, revisions = rows.event_times.tolist(), rows.available_at.tolist(), rows.revisions.tolist()
+    for event_id, instrument, time, at, revision, mine in zip(
+        rows.ids, rows.instruments, times, available, revisions, per_event, strict=False
+    ):
+        yield MarketEvent(
+            event_id=event_id,
+            instrument=instrument,
+            event_time=time,
+            available_at=at,
+            revision=revision,
+            values={column: None if x != x else x for column, x in zip(columns, mine, strict=True)},
+        )
 
 
 def rows_of(events: Sequence[MarketEvent], columns: Sequence[str]) -> Rows:

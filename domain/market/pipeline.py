@@ -72,7 +72,7 @@ def execute_rows(
 ) -> FeatureBatch:
     """As `execute`, for chunks that were read (and so checked) before; `parts` are theirs, in the manifest's order."""
     plans = plan.lanes
-    _check_inputs(plans, manifest)
+    check_inputs(plans, manifest)
     gathered = {lane.instrument: _Gathered(lane) for lane in plans}
     for rows in parts:
         for instrument, places in _places(rows, gathered.keys(), as_of).items():
@@ -176,7 +176,8 @@ def _places(rows: Rows, instruments: Iterable[str], as_of: int) -> dict[str, Int
     return found
 
 
-def _check_inputs(plans: Sequence[LanePlan], manifest: Manifest) -> None:
+def check_inputs(plans: Sequence[LanePlan], manifest: Manifest) -> None:
+    """Raise `InstrumentUnknownError` or `ColumnUnknownError` for what a flow asks of a snapshot that doesn't have it."""
     for plan in plans:
         if plan.instrument not in manifest.instruments:
             raise InstrumentUnknownError(

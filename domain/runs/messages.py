@@ -40,7 +40,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `snapshot` is the address of a snapshot's manifest; `as_of` the instant up to which its records were available;
     `deadline_seconds` counts from the admission. A STREAM run has a `topic`; with `snapshot` "" nothing is known of its source, and
     `as_of` is the epoch. It is `bounded` by the marks captured when it first opens its topic, or endless; `continues` is the BATCH
-    run behind which it goes on.
+    run behind which it goes on. A REPLAY run may have the address of a fault `schedule`; "" means no faults.
     """
 
     mode: Mode
@@ -54,6 +54,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     topic: str = ""
     bounded: bool = True
     continues: str = ""
+    schedule: str = ""
 
 
 class RunError(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -69,7 +70,9 @@ class ResultRef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where one output of a run is, and what it is.
 
     `artifact` addresses the FeatureBatch; `values_hash` is the address of the bare list of this output's values; `published_at`
-    is not here: it is the instant at which the event that carries this was recorded.
+    is not here: it is the instant at which the event that carries this was recorded. `inputs` addresses what it was computed
+    from: the snapshot, then, of a REPLAY run, schedule, arrival log and report. `code` is the version of the code that computed
+    it ("" where that was not recorded yet).
     """
 
     output: str
@@ -79,6 +82,7 @@ class ResultRef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     schema: str
     flow: str
     inputs: tuple[str, ...]
+    code: str = ""
 
 
 class RequestRun(msgspec.Struct, frozen=True, kw_only=True):

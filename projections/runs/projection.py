@@ -56,6 +56,7 @@ class PublishedResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     inputs: tuple[str, ...]
     fence_token: int
     published_at: datetime
+    code: str = ""
 
     @property
     def result(self) -> ResultRef:
@@ -68,6 +69,7 @@ class PublishedResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             schema=self.schema,
             flow=self.flow,
             inputs=self.inputs,
+            code=self.code,
         )
 
 
@@ -203,6 +205,7 @@ def published(run_id: str, result: ResultRef, token: int, at: datetime) -> Publi
         inputs=result.inputs,
         fence_token=token,
         published_at=at,
+        code=result.code,
     )
 
 

@@ -41,6 +41,12 @@ async def test_two_keys_are_refused(shared_api: ApiRig) -> None:
 # ------------------------------------------------------------------------------------------------ bad input
 
 
+def twice(kind: str) -> dict[str, Any]:
+    """A schedule that says one thing of one event two times."""
+    fault = {"event": "fixture.event.0.2", "kind": kind}
+    return {"format": "FINAZ_FAULT_SCHEDULE_V1", "seed": 7, "faults": [fault, fault]}
+
+
 CYCLE = flow(
     nodes=[
         {"id": "a", "op": "ema", "inputs": [{"node": "b"}], "parameters": {"length": 3}},
@@ -89,7 +95,10 @@ CYCLE = flow(
         ({"flow": flow(name="cafe\u0301")}, 422, "NAME_INVALID", "$.flow.name"),
         ({"flow": CYCLE}, 422, "FLOW_INVALID", "$.flow.nodes[1].inputs[0]"),
         ({"flow": flow(source={"instruments": ["fixture.fx-9"]})}, 422, "SNAPSHOT_INVALID", "$.snapshot"),
-        ({"mode": "REPLAY"}, 422, "MODE_UNAVAILABLE", "$.mode"),
+        ({"schedule": ""}, 422, "BODY_INVALID", "$.schedule"),
+        ({"mode": "REPLAY", "schedule": "mine"}, 422, "BODY_INVALID", "$.schedule"),
+        ({"mode": "REPLAY", "schedule": {"seed": 1}}, 422, "SCHEDULE_INVALID", "$.schedule.faults"),
+        ({"mode": "REPLAY", "schedule": twice("GAP")}, 422, "SCHEDULE_INVALID", "$.schedule.faults[1]"),
         ({"mode": "STREAM"}, 422, "BODY_INVALID", "$.topic"),
         ({"mode": "STREAM", "topic": "no topic"}, 422, "BODY_INVALID", "$.topic"),
         ({"topic": "arrivals"}, 422, "BODY_INVALID", "$.topic"),

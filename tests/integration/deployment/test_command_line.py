@@ -165,11 +165,16 @@ def test_cancel_while_queued(up: Up, snapshot: str) -> None:
     assert "RUN_CANCELLED" in watched.stderr
 
 
-def test_modes_that_do_not_exist_yet(up: Up, snapshot: str) -> None:
-    """REPLAY is refused with a typed error."""
-    for mode in ("REPLAY",):
-        arguments = ("run", "submit", "--flow", FLOW, "--snapshot", snapshot, "--as-of", AS_OF, "--mode", mode)
-        refused(up, "MODE_UNAVAILABLE", *arguments)
+def test_a_replay_shows_the_faults_it_was_made_with(up: Up, snapshot: str) -> None:
+    """With the seven faults of the fixture it reaches the batch's artifact; a schedule is refused for other modes."""
+    faults = str(fixture_path("schedules/fixture.faults.01.json"))
+    arguments = ("run", "submit", "--flow", FLOW, "--snapshot", snapshot, "--as-of", AS_OF, "--schedule", faults)
+    replay = up.answer(*arguments, "--mode", "REPLAY", "--wait")
+    batch = up.answer(*arguments[:-2], "--wait")
+    assert replay["results"][0]["values_hash"] == GOLDEN
+    assert replay["results"][0]["artifact"] == batch["results"][0]["artifact"]
+    assert len(replay["results"][0]["inputs"]) == 4
+    refused(up, "BODY_INVALID", *arguments)
 
 
 def test_a_failed_run_fails_its_command(up: Up, snapshot: str) -> None:

@@ -1,6 +1,7 @@
 """Admission, on the real log and the one in memory: one key, one body, one run, whoever asks how often at once."""
 
 import asyncio
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,12 @@ from typing import Any
 import pytest
 
 from domain.canonical import address_of
-from domain.errors import FinazError, IdempotencyKeyReusedError, StoreUnavailableError
+from domain.errors import FinazError, IdempotencyKeyReusedError, ModeUnavailableError, StoreUnavailableError
 from domain.identity import admission_stream, run_id_of, run_stream
+from domain.market.errors import ScheduleInvalidError
 from domain.runs.aggregate import RunState
 from domain.runs.messages import RunRequested
-from services import faultpoints
+from services import faultpoints, schedules
 from services.admission import SWEEPS_RUN, Admissions
 from services.cas import DirectoryBlobStore
 from services.faultpoints import armed
@@ -23,6 +25,12 @@ from tests.support.fixture_market import AS_OF, body, flow, store_snapshot
 from tests.support.logs import LogUnderTest, log_under_test
 
 under_test = pytest.fixture(params=["memory", "postgres"])(log_under_test)
+
+
+def fault_of(event: str, kind: str = "GAP", **parameters: Any) -> dict[str, Any]:
+    """A schedule with one fault."""
+    fault = {"event": event, "kind": kind, "parameters": parameters}
+    return {"format": "FINAZ_FAULT_SCHEDULE_V1", "seed": 7, "faults": [fault]}
 
 
 @dataclass
@@ -142,7 +150,9 @@ async def test_the_longest_key_is_accepted(office: Office) -> None:
 async def test_what_is_refused_burns_no_key(office: Office) -> None:
     """After any refusal the same key admits the right body, as a first use."""
     refused: list[tuple[RunBody, str, str]] = [
-        (office.run(mode="REPLAY"), "MODE_UNAVAILABLE", "$.mode"),
+        (office.run(mode="REPLAY", schedule=address_of("nothing")), "BLOB_MISSING", "$.schedule"),
+        (office.run(mode="REPLAY", schedule=office.snapshot), "SCHEDULE_INVALID", "$.schedule"),
+        (office.run(mode="REPLAY", schedule=fault_of("nobody")), "SCHEDULE_INVALID", "$.schedule.faults[0].event"),
         (office.run(snapshot=address_of("nothing")), "BLOB_MISSING", "$.snapshot"),
         (office.run(flow=address_of("nothing")), "BLOB_MISSING", "$.flow"),
         (office.run(flow=office.snapshot), "FLOW_INVALID", "$.flow"),
@@ -154,6 +164,62 @@ async def test_what_is_refused_burns_no_key(office: Office) -> None:
         assert (caught.value.code, (caught.value.at or "")[: len(at)]) == (code, at)
     assert await office.events() == 0
     assert not (await office.admissions.submit_run("ana", "key", office.run())).replayed
+
+
+async def test_a_schedule_given_and_the_same_one_stored_are_one_body(office: Office) -> None:
+    """However it is spelt; it is in CAS, and the run says where."""
+    given = fault_of("fixture.event.0.2")
+    first = await office.admissions.submit_run("ana", "key", office.run(mode="REPLAY", schedule=given))
+    stored = office.blobs.put(json.dumps(given, indent=2).encode())
+    again = await office.admissions.submit_run("ana", "key", office.run(mode="REPLAY", schedule=stored))
+    assert (again.run_id, again.replayed) == (first.run_id, True)
+    events = await Runs(office.log).history(first.run_id, "ana")
+    assert isinstance(events[0].event, RunRequested)
+    schedule = events[0].event.spec.schedule
+    assert schedule == address_of(given)
+    assert office.blobs.has(schedule)
+
+
+async def test_no_schedule_and_an_empty_one_are_one_body(office: Office) -> None:
+    """And no schedule is not the same as one without faults but with a seed."""
+    first = await office.admissions.submit_run("ana", "key", office.run(mode="REPLAY"))
+    again = await office.admissions.submit_run("ana", "key", office.run(mode="REPLAY", schedule=""))
+    assert again.replayed
+    empty = {"format": "FINAZ_FAULT_SCHEDULE_V1", "seed": 7, "faults": []}
+    other = await office.admissions.submit_run("ana", "other", office.run(mode="REPLAY", schedule=empty))
+    assert other.body_hash != first.body_hash
+
+
+async def test_a_large_snapshot_is_not_read_to_check_a_schedule(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to the limit admission looks whether the events are there; beyond it the run itself will say so."""
+    wrong = office.run(mode="REPLAY", schedule=fault_of("nobody"))
+    monkeypatch.setattr(schedules, "CHECKED_ROWS_MAX", 18)
+    with pytest.raises(ScheduleInvalidError):
+        await office.admissions.submit_run("ana", "key", wrong)
+    monkeypatch.setattr(schedules, "CHECKED_ROWS_MAX", 17)
+    assert not (await office.admissions.submit_run("ana", "key", wrong)).replayed
+
+
+async def test_a_fault_of_an_event_that_was_not_available_is_refused(office: Office) -> None:
+    """It is in the snapshot, but not as of the run's instant."""
+    early = office.run(mode="REPLAY", as_of="2026-01-05T09:03:00Z", schedule=fault_of("fixture.event.0.3"))
+    with pytest.raises(ScheduleInvalidError):
+        await office.admissions.submit_run("ana", "key", early)
+
+
+async def test_runs_of_a_replay_sweep_share_their_schedule(office: Office) -> None:
+    """Each as if it had been posted by itself; a stream cannot be swept."""
+    given = fault_of("fixture.event.0.2")
+    sweep = office.sweep(mode="REPLAY", schedule=given, instruments=["fixture.fx-0", "fixture.fx-1"])
+    submitted = await office.admissions.submit_sweep("ana", "key", sweep)
+    for run_id in submitted.run_ids:
+        event = (await Runs(office.log).history(run_id, "ana"))[0].event
+        assert isinstance(event, RunRequested)
+        assert event.spec.schedule == address_of(given)
+    with pytest.raises(ModeUnavailableError):
+        await office.admissions.submit_sweep("ana", "stream", office.sweep(mode="STREAM"))
 
 
 async def test_a_corrupt_snapshot_is_refused(office: Office) -> None:

@@ -54,6 +54,38 @@ def test_key_order_and_white_space_do_not_matter(random: Any) -> None:
     assert again == address_of(body_value(parse_run_body(parse(canonical(body(SNAPSHOT, tags=["é"]))))))
 
 
+REPLAY = {"mode": "REPLAY"}
+FAULTS = {"format": "FINAZ_FAULT_SCHEDULE_V1", "seed": 7, "faults": [{"event": "e", "kind": "GAP"}]}
+
+
+def test_hashes_of_bodies_do_not_move() -> None:
+    """Pinned before REPLAY and STREAM had fields of their own: what a key once meant, it means for ever."""
+    assert body_hash_of(parse_run_body(body(SNAPSHOT))) == (
+        "sha256:0613083dd77bbe0cb142cfef0e60ca75c19990eb1de14ca74bf22b88e4d45e72"
+    )
+    stored = body(SNAPSHOT, flow=address_of("a flow"), tags=["é"], priority=3, deadline_seconds=60)
+    assert body_hash_of(parse_run_body(stored)) == (
+        "sha256:2946cbbae9bbb7a0609da2acc397b2b9a8d596c737bff6405570fb6467cb8b47"
+    )
+    assert body_hash_of(parse_sweep_body(sweep())) == (
+        "sha256:13792c6067ccaf9d1751cdb282465ae92f9e46be1581ffb6c5f85557cddbc494"
+    )
+
+
+def test_a_schedule_is_part_of_a_replay_and_of_nothing_else() -> None:
+    """In its canonical form, defaults written out; an address stays one."""
+    parsed = parse_run_body(body(SNAPSHOT) | REPLAY | {"schedule": FAULTS})
+    assert isinstance(parsed.schedule, dict)
+    assert parsed.schedule["faults"] == [{"event": "e", "kind": "GAP", "parameters": {}}]
+    assert parse_run_body(body(SNAPSHOT) | REPLAY | {"schedule": parsed.schedule}) == parsed
+    assert parse_run_body(body(SNAPSHOT) | REPLAY | {"schedule": SNAPSHOT}).schedule == SNAPSHOT
+    assert parse_sweep_body(sweep(**REPLAY, schedule=FAULTS)).schedule == parsed.schedule
+    for parse_body, value in ((parse_run_body, body(SNAPSHOT)), (parse_sweep_body, sweep())):
+        with pytest.raises(FinazError) as caught:
+            parse_body(value | {"schedule": FAULTS})
+        assert (caught.value.code, caught.value.at) == ("BODY_INVALID", "$.schedule")
+
+
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"extra": 1}, "BODY_INVALID", "$"),
     ({"mode": "FAST"}, "BODY_INVALID", "$.mode"),
@@ -82,6 +114,10 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"flow": flow(nodes=[{"id": "x", "op": "emma", "inputs": []}])}, "OP_UNKNOWN", "$.flow.nodes[0].op"),
     ({"flow": flow(length=0)}, "FLOW_INVALID", "$.flow.nodes[0].parameters.length"),
     ({"flow": flow(name="e\u0301")}, "NAME_INVALID", "$.flow.name"),
+    (REPLAY | {"schedule": "mine"}, "BODY_INVALID", "$.schedule"),
+    (REPLAY | {"schedule": 1}, "BODY_INVALID", "$.schedule"),
+    (REPLAY | {"schedule": {}}, "SCHEDULE_INVALID", "$.schedule.faults"),
+    (REPLAY | {"schedule": FAULTS | {"seed": -1}}, "SCHEDULE_INVALID", "$.schedule.seed"),
 ]
 
 
