@@ -1,0 +1,1 @@
+"""Brokers on this machine, for demos, drills and tests: `embedded_broker` needs nothing else, `apache_kafka` a JDK."""
