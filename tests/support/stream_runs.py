@@ -88,7 +88,7 @@ class Owner:
         core = StreamCore(flow, PARTITIONS, limits)
         if self.restored.state is not None:
             core.restore(self.restored.state)
-        start = {partition: 0 for partition in range(PARTITIONS)}
+        start = dict.fromkeys(range(PARTITIONS), 0)
         self.progress = Progress(core, start, self.restored.next_offsets or start, marks)
 
     def commit(self, **more: Any) -> Committed:
