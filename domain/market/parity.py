@@ -4,6 +4,7 @@ What must stay true: equal means equal to the bit, tick by tick and hash by hash
 order, and by what is missing, extra or mismatched, never by one boolean. Samples are bounded; counts are not. Pure.
 """
 
+from collections.abc import Iterator
 from enum import Enum
 from typing import Final
 
@@ -11,6 +12,7 @@ import msgspec
 
 from domain.instants import format_micros
 from domain.market.feature_batch import FeatureBatch
+from domain.market.lanes import LaneValues
 
 SAMPLES_MAX: Final = 20
 """Ticks of each kind that a report shows; it counts all of them."""
@@ -59,17 +61,18 @@ def compared(reference: FeatureBatch, other: FeatureBatch) -> tuple[OutputParity
 
 
 def _compared(reference: FeatureBatch, other: FeatureBatch, output: str) -> OutputParity:
-    left, right = _ticks(reference, output), _ticks(other, output)
-    differences = [
-        difference for place in sorted({*left, *right}) if (difference := _at(place, left, right)) is not None
-    ]
-    counts = {kind: sum(difference.kind is kind for difference in differences) for kind in DifferenceKind}
-    samples: list[Difference] = []
-    for kind in DifferenceKind:
-        samples += [difference for difference in differences if difference.kind is kind][:SAMPLES_MAX]
+    left, right = reference.lane_of(output), other.lane_of(output)
+    counts = dict.fromkeys(DifferenceKind, 0)
+    samples: dict[DifferenceKind, list[Difference]] = {kind: [] for kind in DifferenceKind}
+    first: Difference | None = None
+    for difference in _differences(left, right, output):
+        first = first or difference
+        counts[difference.kind] += 1
+        if len(samples[difference.kind]) < SAMPLES_MAX:
+            samples[difference.kind].append(difference)
     return OutputParity(
         output=output,
-        equal=not differences,
+        equal=first is None,
         reference_values_hash=reference.values_hash(output),
         other_values_hash=other.values_hash(output),
         reference_rows=len(left),
@@ -77,31 +80,56 @@ def _compared(reference: FeatureBatch, other: FeatureBatch, output: str) -> Outp
         missing=counts[DifferenceKind.MISSING],
         extra=counts[DifferenceKind.EXTRA],
         mismatched=counts[DifferenceKind.MISMATCHED],
-        first=differences[0] if differences else None,
-        samples=tuple(samples),
+        first=first,
+        samples=tuple(difference for found in samples.values() for difference in found),
     )
 
 
-def _ticks(batch: FeatureBatch, output: str) -> dict[tuple[int, bytes], float | None]:
-    """The output's values by the tick's place in clock order."""
-    lane = batch.lane_of(output)
-    ids = [event_id.encode("utf-8") for event_id in lane.event_ids]
-    return dict(zip(zip(lane.event_times.tolist(), ids, strict=True), batch.values(output), strict=True))
+def _differences(left: LaneValues, right: LaneValues, output: str) -> Iterator[Difference]:
+    """The ticks that differ, in clock order: both sides stand in it, so one walk over the two finds them."""
+    if _same(left, right, output):
+        return
+    ours, theirs = _ticks(left, output), _ticks(right, output)
+    one, two = next(ours, None), next(theirs, None)
+    while one is not None or two is not None:
+        if two is None or (one is not None and one[0] < two[0]):
+            assert one is not None
+            yield _difference(DifferenceKind.MISSING, one[0], reference=one[1])
+            one = next(ours, None)
+        elif one is None or two[0] < one[0]:
+            yield _difference(DifferenceKind.EXTRA, two[0], other=two[1])
+            two = next(theirs, None)
+        else:
+            if repr(one[1]) != repr(two[1]):  # to the bit: 0.0 and -0.0 differ, null equals null
+                yield _difference(DifferenceKind.MISMATCHED, one[0], reference=one[1], other=two[1])
+            one, two = next(ours, None), next(theirs, None)
 
 
-def _at(
-    place: tuple[int, bytes], left: dict[tuple[int, bytes], float | None], right: dict[tuple[int, bytes], float | None]
-) -> Difference | None:
-    if place in left and place in right:
-        if repr(left[place]) == repr(right[place]):  # to the bit: 0.0 and -0.0 differ, null equals null
-            return None
-        kind = DifferenceKind.MISMATCHED
-    else:
-        kind = DifferenceKind.MISSING if place in left else DifferenceKind.EXTRA
+def _same(left: LaneValues, right: LaneValues, output: str) -> bool:
+    """Whether the two are plainly equal; where they are, nothing needs to be walked."""
+    return (
+        len(left) == len(right)
+        and bool((left.event_times == right.event_times).all())
+        and left.event_ids == right.event_ids
+        and left.outputs[output].tobytes() == right.outputs[output].tobytes()
+    )
+
+
+def _ticks(lane: LaneValues, output: str) -> Iterator[tuple[tuple[int, bytes], float | None]]:
+    """The output's values, each with its tick's place in clock order."""
+    for time, event_id, value in zip(
+        lane.event_times.tolist(), lane.event_ids, lane.outputs[output].tolist(), strict=True
+    ):
+        yield (time, event_id.encode("utf-8")), None if value != value else value
+
+
+def _difference(
+    kind: DifferenceKind, place: tuple[int, bytes], reference: float | None = None, other: float | None = None
+) -> Difference:
     return Difference(
         kind=kind,
         event_time=format_micros(place[0]),
         event_id=place[1].decode("utf-8"),
-        reference=left.get(place),
-        other=right.get(place),
+        reference=reference,
+        other=other,
     )
