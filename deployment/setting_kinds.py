@@ -111,6 +111,16 @@ def _url(text: str) -> str:
     return text.rstrip("/")
 
 
+def _bootstrap(text: str) -> str:
+    for part in text.split(","):
+        host, _, port = part.rpartition(":")
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]", host):
+            raise ValueError("names no host with a port")
+        if not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
+            raise ValueError("has a wrong port")
+    return text
+
+
 def _token(text: str) -> str:
     if not re.fullmatch(f"[!-~]{{1,{TOKEN_CHARACTERS_MAX}}}", text):
         raise ValueError("is no token")
@@ -129,5 +139,6 @@ FOLDER: Final = Kind("the path of a folder, which is made if it isn't there", _f
 FILE: Final = Kind("the path of a file, which may not be there yet", _file)
 HOST: Final = Kind("a host name or address, without a port", _host)
 URL: Final = Kind("an address such as http://127.0.0.1:8731", _url)
+BOOTSTRAP: Final = Kind("a broker's host:port, or several separated by commas", _bootstrap)
 TOKEN: Final = Kind(f"1 to {TOKEN_CHARACTERS_MAX} printable ASCII characters without a space", _token)
 LABEL: Final = Kind("a name: 1 to 255 bytes, NFC, printable", _label)

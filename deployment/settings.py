@@ -60,6 +60,20 @@ VARIABLES: Final = (
         "Where `finaz up` keeps the database, the blobs and its token. Without it, in a temporary folder that it removes.",
     ),
     Variable(
+        "FINAZ_KAFKA_BOOTSTRAP",
+        "kafka_bootstrap",
+        kinds.BOOTSTRAP,
+        None,
+        "The broker of streams. Without it, `finaz up`, demos and drills start an embedded one.",
+    ),
+    Variable(
+        "FINAZ_CACHE_DIR",
+        "cache_dir",
+        kinds.FOLDER,
+        None,
+        "What can be fetched again, such as the jars of Apache Kafka. Without it, `finaz` in the user's own cache folder.",
+    ),
+    Variable(
         "FINAZ_CAS_DIR", "cas_dir", kinds.FOLDER, None, "Where blobs are stored. Without it, `cas` in FINAZ_DATA_DIR."
     ),
     Variable("FINAZ_API_HOST", "api_host", kinds.HOST, "127.0.0.1", "Where the API listens."),
@@ -136,6 +150,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     postgres_dsn: str | None
     data_dir: Path | None
+    kafka_bootstrap: str | None
+    cache_dir: Path | None
     cas_dir: Path | None
     api_host: str
     api_port: int
@@ -155,6 +171,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def required_postgres_dsn(self) -> str:
         """The DSN, for what cannot do without. Raises `SettingsError`."""
         return cast(str, self._required("postgres_dsn", self.postgres_dsn))
+
+    def required_kafka_bootstrap(self) -> str:
+        """The broker's address, for what cannot do without. Raises `SettingsError`."""
+        return cast(str, self._required("kafka_bootstrap", self.kafka_bootstrap))
 
     def required_cas_dir(self) -> Path:
         """Where blobs are stored: as set, else in the data folder. Raises `SettingsError` without either."""
@@ -185,6 +205,14 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
 def load_client_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """The settings of a command that talks to the API: `api_url` and `token` are what it needs. Raises `SettingsError`."""
     return load_settings(environ)
+
+
+def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """Where what can be fetched again is kept: as set, else `finaz` in the user's cache folder. Raises `SettingsError`."""
+    given = os.environ if environ is None else environ
+    chosen = load_settings(given).cache_dir
+    users = Path(given.get("XDG_CACHE_HOME", ""))
+    return chosen or (users if users.is_absolute() else Path.home() / ".cache") / "finaz"
 
 
 def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:

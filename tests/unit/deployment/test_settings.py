@@ -13,6 +13,7 @@ from deployment import settings as settings_module
 from deployment.settings import (
     VARIABLES,
     Settings,
+    cache_folder,
     child_environment,
     described_settings,
     load_client_settings,
@@ -67,6 +68,13 @@ WRONG = [
     ("FINAZ_POSTGRES_DSN", "", "PostgreSQL URL"),
     ("FINAZ_DATA_DIR", "", "a folder"),
     ("FINAZ_DATA_DIR", __file__, "a folder"),
+    ("FINAZ_KAFKA_BOOTSTRAP", "", "host:port"),
+    ("FINAZ_KAFKA_BOOTSTRAP", "here", "host:port"),
+    ("FINAZ_KAFKA_BOOTSTRAP", "here:0", "host:port"),
+    ("FINAZ_KAFKA_BOOTSTRAP", "here:99999", "host:port"),
+    ("FINAZ_KAFKA_BOOTSTRAP", "here:9092,", "host:port"),
+    ("FINAZ_KAFKA_BOOTSTRAP", "kafka://here:9092", "host:port"),
+    ("FINAZ_CACHE_DIR", __file__, "a folder"),
     ("FINAZ_CAS_DIR", __file__, "a folder"),
     ("FINAZ_TOKENS_FILE", str(Path(__file__).parent), "a file"),
     ("FINAZ_API_HOST", "", "without a port"),
@@ -194,3 +202,19 @@ def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch)
 def test_the_page_is_generated(golden: Callable[[str, Any], None]) -> None:
     """`docs/settings.md` is what the table says."""
     golden("docs/settings.md", settings_page())
+
+
+def test_the_cache_is_where_the_user_keeps_such_things(tmp_path: Path) -> None:
+    """As set; else below the user's own cache folder, of which the standard wants an absolute path."""
+    assert cache_folder({"FINAZ_CACHE_DIR": str(tmp_path)}) == tmp_path
+    assert cache_folder({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "finaz"
+    assert cache_folder({"XDG_CACHE_HOME": "relative"}) == Path.home() / ".cache" / "finaz"
+
+
+def test_a_broker_may_have_several_addresses() -> None:
+    """Names, IPv4 and bracketed IPv6 addresses, each with its port; without one, asking for it names the variable."""
+    several = "one.example:9092,127.0.0.1:9093,[::1]:9094"
+    assert load_settings({"FINAZ_KAFKA_BOOTSTRAP": several}).required_kafka_bootstrap() == several
+    with pytest.raises(SettingsError) as refusal:
+        load_settings({}).required_kafka_bootstrap()
+    assert refusal.value.at == "FINAZ_KAFKA_BOOTSTRAP"
