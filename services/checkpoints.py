@@ -9,7 +9,7 @@ previous checkpoint in force.
 Everything blocks: the stream worker calls it from its own thread.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final, Protocol, TypeVar
 
@@ -59,13 +59,15 @@ from services.checkpoint_appends import (
     with_journal,
 )
 from services.checkpoint_appends import journal_news as journal_news
-from services.ports import Append, BlobStore, EventLog, Fence, NewEvent
+from services.ports import Append, Appended, BlobStore, EventLog, Fence, NewEvent
 from services.store.states import Fold, StateRead
 
 CONFLICT_RETRIES_MAX: Final = 8
 """Times that a commit is made again because an operator's request came into the journal in between."""
 
 S = TypeVar("S")
+
+Send = Callable[[EventLog, Append], Appended]
 
 
 class CheckpointLog(EventLog, Protocol):
@@ -143,8 +145,11 @@ class Checkpoints:
         journal: Sequence[Event] = (),
         extra: Sequence[NewEvent] = (),
         side_inputs: Sequence[str] = (),
+        send: Send = effects.append_blocking,
     ) -> Committed:
         """Make the cut the one to restore, with the journal's events and the caller's `extra`, in one append under the fence.
+
+        `send` is the effect by which it is sent: appending, or publishing where `extra` makes results visible.
 
         Raises `StaleFenceError` when overtaken (nothing was written but blobs), `VersionConflictError` at a stream of the caller's
         `extra`, `StoreUnavailableError` with the outcome unknown: then make the very same commit again, or restore.
@@ -163,7 +168,7 @@ class Checkpoints:
                 events=(*wanted.news, *extra), guard=fence, metadata=Metadata(correlation_id=standing.run_id)
             )
             try:
-                appended = effects.append_blocking(self._log, append)
+                appended = send(self._log, append)
             except VersionConflictError as conflict:
                 again = self._standing(standing.run_id, standing.plan)
                 if again.checkpoint == wanted.after.checkpoint:

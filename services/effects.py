@@ -34,6 +34,14 @@ async def publish(log: EventLog, wanted: Append) -> Appended:
     return appended
 
 
+def publish_blocking(log: EventLog, wanted: Append) -> Appended:
+    """As `publish`, from a thread."""
+    point(faultpoints.PUBLISH_BEFORE)
+    appended = log.append_blocking(wanted)
+    point(faultpoints.PUBLISH_AFTER)
+    return appended
+
+
 def store_blob(blobs: BlobStore, data: bytes) -> str:
     """Store bytes in CAS and return their address. Raises `InfrastructureError` as `BlobStore.put` does."""
     point(faultpoints.CAS_WRITE_BEFORE)

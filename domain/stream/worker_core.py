@@ -66,6 +66,11 @@ class StreamCore:
         return tuple(mark.at for mark in self._watermarks)
 
     @property
+    def ended(self) -> bool:
+        """Whether every partition has said that there will be nothing more."""
+        return all(mark.ended for mark in self._watermarks)
+
+    @property
     def buffered(self) -> int:
         """Events accepted and not yet released."""
         return sum(len(lane) for lane in self._lanes.values())
