@@ -22,13 +22,15 @@ class ReadModel(Generic[K, R]):
 
     `name` is frozen for ever. `categories` are the stream categories (`run` of `run/…`) that it reads; an event there that
     cannot be decoded stops it. `key_of` gives the key of the one row that an event touches, None for none. `apply` gives that
-    row after the event; it raises for an event that cannot follow.
+    row after the event; it raises for an event that cannot follow. `version` is raised whenever `apply` comes to mean something
+    else: a copy that another version made is not gone on with, it is rebuilt.
     """
 
     name: str
     categories: tuple[str, ...]
     key_of: Callable[[Event], K | None]
     apply: Callable[[R | None, Recorded], R]
+    version: int = 1
 
 
 @dataclass(frozen=True)

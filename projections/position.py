@@ -43,6 +43,9 @@ class Copy(msgspec.Struct, frozen=True):
     position: int
     state: CopyState
     high_water_mark: int
+    """Or the position at which an operator wants it to stop, if that comes first."""
+    code_version: int = 1
+    """Of the projection's code that made it."""
 
     @property
     def lag_events(self) -> int:
@@ -79,11 +82,48 @@ class Health(Enum):
     CAUGHT_UP = "caught_up"
 
 
+class Trouble(msgspec.Struct, frozen=True):
+    """The last fault of the infrastructure that kept a runner from working; it works again, or tries to."""
+
+    code: str
+    reason: str
+    at: datetime
+
+
+class ErrorCategory(Enum):
+    """Whose matter an error of a projection is."""
+
+    UNDECODABLE = "undecodable"
+    """The event's document does not have the form of its topic: the log or an upcaster is at fault."""
+    UNKNOWN_TOPIC = "unknown topic"
+    """Newer code wrote it: this process is too old."""
+    REFUSED = "refused by apply"
+    """The fold does not take the event, or the table not its row: the projection's code is at fault, or the history."""
+    CODE_VERSION = "code version"
+    """The copy was made by another version of the projection's code: rebuild it."""
+    INFRASTRUCTURE = "infrastructure"
+    """The database is away or slow; it is tried again."""
+
+
+_CATEGORIES: Final = {
+    "UNDECODABLE_EVENT": ErrorCategory.UNDECODABLE,
+    "UNKNOWN_TOPIC": ErrorCategory.UNKNOWN_TOPIC,
+    "CODE_VERSION_DIFFERS": ErrorCategory.CODE_VERSION,
+}
+
+
+def category_of(code: str) -> ErrorCategory:
+    """The category of the error code at which a projection stopped."""
+    return _CATEGORIES.get(code, ErrorCategory.REFUSED)
+
+
 class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One projection for an operator. Ages and lags are in seconds by the database's clock.
 
-    `lag_seconds` is the age of the oldest event not yet applied, 0 when there is none. An inline projection is written with the
-    events themselves: it has no runner, no heartbeat and no lag.
+    `lag_seconds` is the age of the oldest event not yet applied, 0 when there is none. `events_per_second` is how fast its position
+    moved lately. `code_version` is of the code that made the copy. `stop_at` is where it is to pause, `skipped` how many events it
+    passes over, `retired_generation` the copy that a rollback would serve again, until `drop_after`. An inline projection is written
+    with the events themselves: it has no runner, no heartbeat and no lag.
     """
 
     name: str
@@ -104,6 +144,13 @@ class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
     building_position: int | None = None
     pause_reason: str | None = None
     paused_by: str | None = None
+    code_version: int = 1
+    stop_at: int | None = None
+    events_per_second: float = 0.0
+    trouble: Trouble | None = None
+    retired_generation: int | None = None
+    drop_after: datetime | None = None
+    skipped: int = 0
 
     @property
     def health(self) -> Health:

@@ -133,6 +133,19 @@ class RowStore(Generic[K, R, S]):
         rows = map(self.decode, [document for (document,) in query.rows(self.sql["all"])])
         return {self._key_of_row(row): self._folded(row) for row in rows}
 
+    @property
+    def all_statement(self) -> str:
+        """The statement that gives every row that is served, as JSON."""
+        return self.sql["all"]
+
+    def key_of(self, row: S) -> K:
+        """The key of a row of the table."""
+        return self._key_of_row(row)
+
+    def row_of(self, row: R) -> S:
+        """The row of the table that a row of the fold makes."""
+        return self._flat(row)
+
     def create(self, cursor: psycopg.Cursor[Any], generation: int) -> None:
         """Make the empty table of a generation, with no index but that of its key, which every batch needs."""
         names = self._names(generation)
@@ -188,6 +201,19 @@ class InlineRows(Generic[K, R]):
         """One of the statements above."""
         return self.sql[f"{kind}_{self.name}"]
 
+    @property
+    def all_statement(self) -> str:
+        """The statement that gives every row of the real table, as JSON."""
+        return self.statement("all")
+
+    def key_of(self, row: R) -> K:
+        """The key of a row."""
+        return self._key_of_row(row)
+
+    def row_of(self, row: R) -> R:
+        """The row itself: folds of inline projections make the rows of their tables."""
+        return row
+
     def load(self, cursor: psycopg.Cursor[Any], keys: Sequence[K]) -> dict[K, R]:
         """The rows built aside of these keys."""
         cursor.execute(self.statement("load"), {"keys": [self._text_of_key(key) for key in keys]})
@@ -215,7 +241,13 @@ class LogSession:
 
     def read(self, after: int, up_to: int, limit: int) -> Sequence[StoredEvent]:
         """See `projections.runner.Session`."""
-        wanted = {"after": after, "up_to": up_to, "limit": limit, "categories": self._categories}
+        wanted = {
+            "after": after,
+            "up_to": up_to,
+            "limit": limit,
+            "categories": self._categories,
+            "name": self._model.name,
+        }
         with store_errors():
             self._cursor.execute(_SQL["read"], wanted, binary=True)
             return [StoredEvent(*row) for row in self._cursor]
@@ -296,6 +328,10 @@ class PostgresSession(LogSession, Generic[K, R]):
         """See `Session`."""
         self.change("revive", self._copy)
 
+    def troubled(self, code: str, reason: str) -> None:
+        """See `Session`."""
+        self.change("trouble", {**self._copy, "code": code, "reason": reason})
+
     def look(self) -> Copy:
         """See `Session`."""
         now = self._clock()
@@ -305,8 +341,8 @@ class PostgresSession(LogSession, Generic[K, R]):
             raise NotFoundError("the projection has no such copy", at=f"{self._model.name} ({self._copy['role']})")
         if due:
             self._beat_at = now
-        generation, position, state, mark = row
-        return Copy(generation, position, CopyState(state), mark)
+        generation, position, state, mark, code_version = row
+        return Copy(generation, position, CopyState(state), mark, code_version)
 
     @contextmanager
     def moving(self, seen: Copy) -> Iterator[None]:

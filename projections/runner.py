@@ -18,9 +18,10 @@ from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-from domain.errors import PositionConflictError, RowsRefusedError
+from domain.errors import FinazError, PositionConflictError, RowsRefusedError
+from projections.errors import CodeVersionError
 from projections.folding import Batch, K, ReadModel, batch_of, fold
-from projections.log import Failure, StoredEvent
+from projections.log import REASON_CHARACTERS_MAX, Failure, StoredEvent
 from projections.position import DEAD_AFTER_SECONDS, HEARTBEAT_SECONDS, Copy, CopyState, Progress
 
 BATCH_EVENTS_MAX: Final = 1000
@@ -71,6 +72,10 @@ class Session(Protocol[K, R]):
 
     def revive(self) -> None:
         """Let a copy that stopped at an event try again."""
+        ...
+
+    def troubled(self, code: str, reason: str) -> None:
+        """Record the fault of the infrastructure that it has just got over."""
         ...
 
     def look(self) -> Copy:
@@ -126,6 +131,8 @@ def run_once(
     nothing was written. An event that cannot be taken is no error: it stops the copy and is in the `Progress`.
     """
     seen = session.look()
+    if seen.code_version != model.version and seen.state is CopyState.RUNNING:
+        return _other_code(session, model, seen)
     if seen.state is not CopyState.RUNNING or not seen.lag_events:
         return Progress(model.name, seen.generation, seen.position, seen.high_water_mark, seen.state)
     up_to = min(seen.high_water_mark, seen.position + SPAN_POSITIONS_MAX)
@@ -137,6 +144,19 @@ def run_once(
         except RowsRefusedError as error:
             # Some event of the batch is to blame: halve it until one event is left.
             batch = batch.halved() if len(batch.events) > 1 else batch.refused(error)
+
+
+def _other_code(session: Session[K, R], model: ReadModel[K, R], seen: Copy) -> Progress:
+    """Rows that two versions of the code made would be neither's: newer code stops the copy, older code leaves it to newer."""
+    what = (
+        f"the copy was made by version {seen.code_version} of the projection, this process has version {model.version}"
+    )
+    if seen.code_version > model.version:
+        raise CodeVersionError(what, at=model.name, expected="a process with that version")
+    failure = Failure(seen.position, "", "", CodeVersionError.code, f"{what}: rebuild it")
+    with session.moving(seen):
+        session.move(seen, seen.position, failure)
+    return Progress(model.name, seen.generation, seen.position, seen.high_water_mark, CopyState.STOPPED, 0, failure)
 
 
 def _commit(session: Session[K, R], model: ReadModel[K, R], seen: Copy, batch: Batch[K], point: Point) -> Progress:
@@ -199,6 +219,7 @@ class Runner:
         self._stopping = False
         self._session: Session[Any, Any] | None = None
         self._failures = 0
+        self._trouble: Exception | None = None
         self._fresh = True
 
     @property
@@ -230,6 +251,7 @@ class Runner:
                     return
                 delay = RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS) - 1)]
                 self._failures += 1
+                self._trouble = error
                 self.progress = None
                 self._report("projection_retrying", error=str(error), kind=type(error).__name__, delay_seconds=delay)
                 self._wait(delay, wakeable=False)
@@ -244,6 +266,9 @@ class Runner:
             if self._fresh:
                 session.revive()
                 self._fresh = False
+            if self._trouble is not None:
+                session.troubled(*_trouble_of(self._trouble))
+                self._trouble = None
             while not self._stopping:
                 self._tick(session)
         finally:
@@ -305,3 +330,9 @@ class Runner:
     def _report(self, event: str, **details: Any) -> None:
         with suppress(Exception):  # a log that fails must not stop a projection
             self._report_to(event, {"projection": self.name, **details})
+
+
+def _trouble_of(error: Exception) -> tuple[str, str]:
+    """Code and reason of what interrupted a runner, as they are recorded."""
+    code = error.code if isinstance(error, FinazError) else FinazError.code
+    return code, f"{type(error).__name__}: {error}".replace("\x00", "\ufffd")[:REASON_CHARACTERS_MAX]

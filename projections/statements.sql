@@ -21,21 +21,30 @@ WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.pid <> pg_b
       = hashtextextended('finaz.projections/' || %(name)s || '/' || %(role)s, 0)
 
 -- name: look
-SELECT p.generation, p.position, p.state, (SELECT coalesce(max(e.position), 0) FROM finaz.events AS e)
+-- Where an operator wants it to stop, the log ends for it.
+SELECT p.generation, p.position, p.state,
+       least((SELECT coalesce(max(e.position), 0) FROM finaz.events AS e), p.stop_at), p.code_version
 FROM finaz.projections AS p
 WHERE p.name = %(name)s AND p.role = %(role)s
 
 -- name: beat
--- The same, with a sign of life.
-UPDATE finaz.projections AS p SET owner = %(owner)s, heartbeat_at = clock_timestamp()
+-- The same, with a sign of life; every ten seconds it is reckoned how fast the copy moves.
+UPDATE finaz.projections AS p
+SET owner = %(owner)s, heartbeat_at = clock_timestamp(),
+    events_per_second = CASE WHEN clock_timestamp() < p.window_at + interval '10 seconds' THEN p.events_per_second
+        ELSE (p.position - p.window_position) / extract(epoch FROM clock_timestamp() - p.window_at)::double precision END,
+    window_position = CASE WHEN clock_timestamp() < p.window_at + interval '10 seconds' THEN p.window_position ELSE p.position END,
+    window_at = CASE WHEN clock_timestamp() < p.window_at + interval '10 seconds' THEN p.window_at ELSE clock_timestamp() END
 WHERE p.name = %(name)s AND p.role = %(role)s
-RETURNING p.generation, p.position, p.state, (SELECT coalesce(max(e.position), 0) FROM finaz.events AS e)
+RETURNING p.generation, p.position, p.state,
+    least((SELECT coalesce(max(e.position), 0) FROM finaz.events AS e), p.stop_at), p.code_version
 
 -- name: read
--- Events of some categories in a range of positions, in order.
+-- Events of some categories in a range of positions, in order, but for those that an operator has had this projection pass over.
 SELECT e.position, e.stream, e.version, e.event_id, e.recorded_at, e.topic, e.state, e.causation_id, e.correlation_id, e.principal
 FROM finaz.events AS e
 WHERE e.position > %(after)s AND e.position <= %(up_to)s AND split_part(e.stream, '/', 1) = ANY (%(categories)s::text[])
+  AND e.position <> ALL (ARRAY(SELECT s.position FROM finaz.projection_skips AS s WHERE s.name = %(name)s))
 ORDER BY e.position
 LIMIT %(limit)s
 
@@ -45,16 +54,30 @@ WHERE p.name = %(name)s AND p.role = %(role)s
 FOR UPDATE
 
 -- name: move
--- Compare and set: no row means that somebody else has moved it.
+-- Compare and set: no row means that somebody else has moved it. Where an operator wanted it to stop, it pauses.
 UPDATE finaz.projections AS p
-SET position = %(up_to)s, moved_at = clock_timestamp(), heartbeat_at = clock_timestamp(), owner = %(owner)s
+SET position = %(up_to)s, moved_at = clock_timestamp(), heartbeat_at = clock_timestamp(), owner = %(owner)s,
+    state = CASE WHEN p.stop_at <= %(up_to)s THEN 'paused' ELSE p.state END,
+    stop_at = CASE WHEN p.stop_at <= %(up_to)s THEN NULL ELSE p.stop_at END
 WHERE p.name = %(name)s AND p.generation = %(generation)s AND p.position = %(from)s
 
 -- name: stop
+-- What stops by itself is in the projection's log as what operators do is.
+WITH logged AS (
+    INSERT INTO finaz.projection_log (name, action, principal, reason, position)
+    SELECT %(name)s, 'stopped', '', %(error_code)s || ' at ' || %(error_topic)s || ' of ' || %(error_stream)s || ': ' || %(error_reason)s,
+           %(error_position)s
+)
 UPDATE finaz.projections AS p
 SET state = 'stopped', error_position = %(error_position)s, error_stream = %(error_stream)s, error_topic = %(error_topic)s,
     error_code = %(error_code)s, error_reason = %(error_reason)s, error_at = clock_timestamp()
 WHERE p.name = %(name)s AND p.generation = %(generation)s
+
+-- name: trouble
+-- The last fault of the infrastructure that kept the runner from working; it works again.
+UPDATE finaz.projections AS p
+SET trouble_code = %(code)s, trouble_reason = %(reason)s, trouble_at = clock_timestamp()
+WHERE p.name = %(name)s AND p.role = %(role)s
 
 -- name: revive
 -- A stopped copy may try again: an operator said so, or a process has started with code that may be new.
@@ -64,14 +87,67 @@ SET state = 'running', error_position = NULL, error_stream = NULL, error_topic =
 WHERE p.name = %(name)s AND p.role = %(role)s AND p.state = 'stopped'
 
 -- name: pause
-UPDATE finaz.projections AS p SET state = 'paused', pause_reason = %(reason)s, paused_by = %(principal)s
-WHERE p.name = %(name)s AND p.role = 'active' AND p.state = 'running'
+-- One that is paused, or stopped by itself, stays as it is; then nothing is logged.
+WITH paused AS (
+    UPDATE finaz.projections AS p SET state = 'paused', pause_reason = %(reason)s, paused_by = %(principal)s
+    WHERE p.name = %(name)s AND p.role = 'active' AND p.state = 'running'
+    RETURNING p.position
+)
+INSERT INTO finaz.projection_log (name, action, principal, reason, position)
+SELECT %(name)s, 'pause', %(principal)s, %(reason)s, paused.position FROM paused
 
 -- name: resume
-UPDATE finaz.projections AS p
-SET state = 'running', error_position = NULL, error_stream = NULL, error_topic = NULL, error_code = NULL, error_reason = NULL,
-    error_at = NULL, pause_reason = NULL, paused_by = NULL
-WHERE p.name = %(name)s AND p.role = 'active'
+WITH resumed AS (
+    UPDATE finaz.projections AS p
+    SET state = 'running', error_position = NULL, error_stream = NULL, error_topic = NULL, error_code = NULL, error_reason = NULL,
+        error_at = NULL, pause_reason = NULL, paused_by = NULL, stop_at = NULL
+    WHERE p.name = %(name)s AND p.role = 'active'
+    RETURNING p.position
+)
+INSERT INTO finaz.projection_log (name, action, principal, reason, position)
+SELECT %(name)s, 'resume', %(principal)s, '', resumed.position FROM resumed
+
+-- name: stop_at
+-- No row: it is there or beyond already.
+WITH told AS (
+    UPDATE finaz.projections AS p SET stop_at = %(position)s, pause_reason = %(reason)s, paused_by = %(principal)s
+    WHERE p.name = %(name)s AND p.role = 'active' AND p.state = 'running' AND p.position < %(position)s
+    RETURNING p.position
+)
+INSERT INTO finaz.projection_log (name, action, principal, reason, position)
+SELECT %(name)s, 'stop-at', %(principal)s, %(reason)s, %(position)s FROM told
+RETURNING position
+
+-- name: skip
+-- Exactly the event at which it stopped, and no other. No row: it does not stand there.
+WITH stopped AS (
+    UPDATE finaz.projections AS p
+    SET state = 'running', error_position = NULL, error_stream = NULL, error_topic = NULL, error_code = NULL, error_reason = NULL,
+        error_at = NULL
+    FROM (SELECT s.* FROM finaz.projections AS s WHERE s.name = %(name)s AND s.role = 'active' FOR UPDATE) AS s
+    WHERE p.name = s.name AND p.generation = s.generation AND s.state = 'stopped' AND s.error_topic <> ''
+      AND s.error_position = %(position)s
+    RETURNING s.error_stream, s.error_topic, s.error_code
+), skipped AS (
+    INSERT INTO finaz.projection_skips (name, position, stream, topic, code, principal, reason)
+    SELECT %(name)s, %(position)s, stopped.error_stream, stopped.error_topic, stopped.error_code, %(principal)s, %(reason)s FROM stopped
+)
+INSERT INTO finaz.projection_log (name, action, principal, reason, position)
+SELECT %(name)s, 'skip', %(principal)s, %(reason)s, %(position)s FROM stopped
+RETURNING position
+
+-- name: skipped
+SELECT s.position, s.stream, s.topic, s.code, s.principal, s.reason, s.skipped_at
+FROM finaz.projection_skips AS s WHERE s.name = %(name)s ORDER BY s.position
+
+-- name: note
+INSERT INTO finaz.projection_log (name, action, principal, reason, position)
+VALUES (%(name)s, %(action)s, %(principal)s, %(reason)s, %(position)s)
+
+-- name: entries
+-- What was done to it, the newest first, before an entry.
+SELECT l.id, l.name, l.action, l.principal, l.reason, l.position, l.at
+FROM finaz.projection_log AS l WHERE l.name = %(name)s AND l.id < %(before)s ORDER BY l.id DESC LIMIT %(limit)s
 
 -- name: position
 SELECT p.position FROM finaz.projections AS p WHERE p.name = %(name)s AND p.role = 'active'
@@ -86,10 +162,18 @@ SELECT p.name, p.generation, p.state, p.position, mark.position AS high_water_ma
        extract(epoch FROM clock_timestamp() - oldest.recorded_at)::double precision AS lag_seconds,
        p.owner, p.heartbeat_at, extract(epoch FROM clock_timestamp() - p.heartbeat_at)::double precision AS heartbeat_age_seconds,
        p.moved_at, p.error_position, p.error_stream, p.error_topic, p.error_code, p.error_reason, p.error_at,
-       b.generation AS building_generation, b.position AS building_position, p.pause_reason, p.paused_by
+       b.generation AS building_generation, b.position AS building_position, p.pause_reason, p.paused_by,
+       p.code_version, p.stop_at,
+       CASE WHEN p.heartbeat_at > clock_timestamp() - interval '60 seconds' THEN p.events_per_second ELSE 0 END AS events_per_second,
+       p.trouble_code, p.trouble_reason, p.trouble_at, r.generation AS retired_generation, r.drop_after,
+       (SELECT count(*) FROM finaz.projection_skips AS s WHERE s.name = p.name)::integer AS skipped
 FROM finaz.projections AS p
 CROSS JOIN mark
 LEFT JOIN finaz.projections AS b ON b.name = p.name AND b.role = 'building'
+LEFT JOIN LATERAL (
+    SELECT o.generation, o.drop_after FROM finaz.projections AS o WHERE o.name = p.name AND o.role = 'retired'
+    ORDER BY o.generation DESC LIMIT 1
+) AS r ON true
 LEFT JOIN LATERAL (
     SELECT e.recorded_at FROM finaz.events AS e WHERE e.position > p.position ORDER BY e.position LIMIT 1
 ) AS oldest ON true

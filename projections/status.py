@@ -7,11 +7,15 @@ lags are by the database's clock. Reading changes nothing; a pause or a resume i
 import asyncio
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, Final
 
+import msgspec
+
 from domain.errors import ProjectionStoppedError, ProjectionUnknownError, WaitTimeoutError
+from projections.errors import NotStoppedThereError, PositionPassedError
 from projections.log import Failure
-from projections.position import CopyState, ProjectionStatus
+from projections.position import CopyState, ProjectionStatus, Trouble
 from projections.reading import Query
 from projections.registry import PROCESS_MANAGERS, PROJECTIONS, Projection
 from projections.statements import statements
@@ -23,6 +27,30 @@ LOOK_SECONDS: Final = (0.002, 0.005, 0.01, 0.02, 0.05)
 """Seconds between looks at a position that is waited for; the last one from then on."""
 
 _SQL: Final = statements("projections", "statements.sql")
+
+
+class Skip(msgspec.Struct, frozen=True):
+    """An event that a projection passes over, and who had it do so."""
+
+    position: int
+    stream: str
+    topic: str
+    code: str
+    principal: str
+    reason: str
+    skipped_at: datetime
+
+
+class LogEntry(msgspec.Struct, frozen=True):
+    """What was done to a projection: `action` (pause, resume, stop-at, skip, stopped, …), by whom, why, at which position."""
+
+    id: int
+    name: str
+    action: str
+    principal: str
+    reason: str
+    position: int
+    at: datetime
 
 
 class Projections:
@@ -87,9 +115,43 @@ class Projections:
         """
         self._query.rows(_SQL["pause"], {"name": _asynchronous(name), "reason": reason, "principal": principal})
 
-    def resume(self, name: str) -> None:
+    def resume(self, name: str, principal: str = "") -> None:
         """Let one go on that was paused, or that stopped at an event and may try it again."""
-        self._query.rows(_SQL["resume"], {"name": _asynchronous(name)})
+        self._query.rows(_SQL["resume"], {"name": _asynchronous(name), "principal": principal})
+
+    def stop_at(self, name: str, position: int, reason: str, principal: str) -> None:
+        """Have a running one pause when it has applied everything up to `position`. Raises `PositionPassedError`."""
+        given = {"name": _asynchronous(name), "position": position, "reason": reason, "principal": principal}
+        if not self._query.rows(_SQL["stop_at"], given):
+            raise PositionPassedError(
+                "it does not run, or not before that position", at=name, expected="a running one, further back"
+            )
+
+    def skip(self, name: str, position: int, reason: str, principal: str) -> None:
+        """Have one that stopped at the event at `position` pass over it, also in rebuilds. Raises `NotStoppedThereError`."""
+        given = {"name": _asynchronous(name), "position": position, "reason": reason, "principal": principal}
+        if not self._query.rows(_SQL["skip"], given):
+            raise NotStoppedThereError(
+                "it has not stopped at that event", at=f"{name} at {position}", expected="the position of its error"
+            )
+
+    def skipped(self, name: str) -> list[Skip]:
+        """The events that it passes over, by position."""
+        return [Skip(*row) for row in self._query.rows(_SQL["skipped"], {"name": name})]
+
+    def note(self, name: str, action: str, principal: str, reason: str, position: int) -> None:
+        """Add to its log what somebody had done to it."""
+        given = {"name": name, "action": action, "principal": principal, "reason": reason, "position": position}
+        self._query.rows(_SQL["note"], given)
+
+    def entries(self, name: str, limit: int, before: int = 2**63 - 1) -> list[LogEntry]:
+        """What was done to it, by operators and by itself, the newest first; of entries before the id `before`."""
+        if name not in PROCESS_MANAGERS:
+            known(name)
+        return [
+            LogEntry(*row)
+            for row in self._query.rows(_SQL["entries"], {"name": name, "limit": limit, "before": before})
+        ]
 
     def _late(self, name: str, position: int, timeout_seconds: float) -> Exception:
         status = self.status(name)
@@ -141,7 +203,8 @@ def _status(row: tuple[Any, ...]) -> ProjectionStatus:
     (error_position, error_stream, error_topic, error_code, error_reason, error_at, building, building_position) = row[
         10:18
     ]
-    pause_reason, paused_by = row[18:]
+    (pause_reason, paused_by, code_version, stop_at, events_per_second) = row[18:23]
+    (trouble_code, trouble_reason, trouble_at, retired_generation, drop_after, skipped) = row[23:]
     failure = None
     if error_position is not None:
         failure = Failure(error_position, error_stream, error_topic, error_code, error_reason)
@@ -164,6 +227,13 @@ def _status(row: tuple[Any, ...]) -> ProjectionStatus:
         building_position=building_position,
         pause_reason=pause_reason,
         paused_by=paused_by,
+        code_version=code_version,
+        stop_at=stop_at,
+        events_per_second=events_per_second,
+        trouble=None if trouble_at is None else Trouble(trouble_code, trouble_reason, trouble_at),
+        retired_generation=retired_generation,
+        drop_after=drop_after,
+        skipped=skipped,
     )
 
 

@@ -125,6 +125,9 @@ class Session:
     def revive(self) -> None:
         return None
 
+    def troubled(self, code: str, reason: str) -> None:
+        assert (code, "KeyError" in reason) == ("DEFECT", True)
+
     def look(self) -> Copy:
         outcome = next(self.outcomes)
         if outcome is not None:
