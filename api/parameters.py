@@ -106,8 +106,10 @@ def known_name(name: str, description: str, values: Iterable[str], error: type[F
     return Parameter(name=name, place=Place.PATH, description=description, schema=schema, read=read, required=True)
 
 
-def pattern(name: str, description: str, expression: str, error: type[FinazError], *, place: Place) -> Parameter:
-    """Text that matches the regular expression as a whole; anything else is `error`."""
+def pattern(
+    name: str, description: str, expression: str, error: type[FinazError], *, place: Place, required: bool = False
+) -> Parameter:
+    """Text that matches the regular expression as a whole; anything else is `error`. In a path it is required anyway."""
     compiled = re.compile(expression.removesuffix("$") + r"\Z", re.ASCII)
 
     def read(text: str, at: str) -> str:
@@ -121,7 +123,7 @@ def pattern(name: str, description: str, expression: str, error: type[FinazError
         description=description,
         schema={"type": "string", "pattern": expression},
         read=read,
-        required=place is Place.PATH,
+        required=required or place is Place.PATH,
     )
 
 
@@ -180,11 +182,18 @@ def instant(name: str, description: str) -> Parameter:
 def read_query(declared: Mapping[str, Parameter], query: bytes) -> dict[str, Any]:
     """The values of a query string by name: defaults filled in, a tuple for a repeatable parameter.
 
-    Raises `InputError` for a parameter that isn't declared, stands twice, or isn't UTF-8, and whatever its `read` raises.
+    Raises `InputError` for a parameter that isn't declared, stands twice, is required and isn't there, or isn't UTF-8, and whatever
+    its `read` raises.
     """
+    values = _read_given(declared, query)
+    for name, parameter in declared.items():
+        if parameter.required and values[name] in (None, ()):
+            raise InputError("the parameter is missing", at=f"query.{name}", expected="it to be given")
+    return values
+
+
+def _read_given(declared: Mapping[str, Parameter], query: bytes) -> dict[str, Any]:
     values: dict[str, Any] = {name: () if p.repeated else p.default for name, p in declared.items()}
-    if not query:
-        return values
     if len(query) > QUERY_BYTES_MAX:
         raise InputError("the query is too long", at="query", expected=f"at most {QUERY_BYTES_MAX} bytes")
     seen: set[str] = set()

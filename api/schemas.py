@@ -15,6 +15,8 @@ from api.run_schemas import FLOW, SCHEDULE
 from domain.errors import FinazError
 from domain.events import Recorded
 from services.alerts import AlertView, DeadLetter
+from services.parity import ParityReport
+from services.provenance import DeterminismContract, ReplayView
 from services.read_models import ProjectionView
 from services.runs import PublishedResult, RunView
 
@@ -158,12 +160,15 @@ _ANSWERS: Final = (
     ArtifactStored,
     DeadLetterChanged,
     DeadLetterList,
+    DeterminismContract,
     EventList,
     Health,
     LogPage,
+    ParityReport,
     Problem,
     ProjectionList,
     ProjectionView,
+    ReplayView,
     ResultList,
     RunList,
     RunView,

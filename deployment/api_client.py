@@ -100,6 +100,18 @@ class ApiClient:
         path = f"/v1/runs/{_part(run_id)}/results/{_part(output)}"
         return self._ask("GET", path, params={"format": form}, accept="*/*").content
 
+    def contract(self, run_id: str) -> dict[str, Any]:
+        """What decides the run's result."""
+        return self._json("GET", f"/v1/runs/{_part(run_id)}/contract")
+
+    def replay(self, run_id: str) -> dict[str, Any]:
+        """What a REPLAY run made of its snapshot."""
+        return self._json("GET", f"/v1/runs/{_part(run_id)}/replay")
+
+    def parity(self, reference: str, other: str) -> dict[str, Any]:
+        """How the result of a run stands to that of another."""
+        return self._json("GET", "/v1/parity", reference=reference, other=other)
+
     def _only_output(self, run_id: str) -> str:
         run = self.run(run_id)
         outputs = [str(result["output"]) for result in run["results"]]

@@ -117,6 +117,10 @@ class Runs:
         """The run as of now. Raises `RunNotFoundError`, also for another principal's run."""
         return view_run(run_id, await self._events(run_id, principal, operates))
 
+    async def folded(self, run_id: str, principal: str, operates: bool = False) -> Run:
+        """The run's state as its stream folds. Raises as `get`."""
+        return fold_run(run_id, await self._events(run_id, principal, operates))
+
     async def cancel(self, run_id: str, principal: str, operates: bool = False) -> RunView:
         """Ask that the run end without a result; asking twice is asking once. Raises `RunFinishedError` after its end."""
         for _ in range(CONFLICT_RETRIES_MAX):

@@ -6,6 +6,7 @@ import click
 
 from deployment.cli.documents import document_argument, flow_argument
 from deployment.cli.output import answer, facts, json_line, json_option, note, table, wants_json
+from deployment.cli.provenance import COMMANDS
 
 if TYPE_CHECKING:
     from deployment.api_client import ApiClient
@@ -233,6 +234,10 @@ def result(run_id: str, form: str, name: str | None, file: str | None) -> None:
     with api() as client:
         data = client.result(run_id, name, form)
     write_out(data, file, binary=form in ("arrow", "parquet"))
+
+
+for _command in COMMANDS:
+    run.add_command(_command)
 
 
 # ------------------------------------------------------------------------------------------------ parts

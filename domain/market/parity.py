@@ -4,7 +4,7 @@ What must stay true: equal means equal to the bit, tick by tick and hash by hash
 order, and by what is missing, extra or mismatched, never by one boolean. Samples are bounded; counts are not. Pure.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Final
 
@@ -55,9 +55,12 @@ class OutputParity(msgspec.Struct, frozen=True, kw_only=True):
     samples: tuple[Difference, ...]
 
 
-def compared(reference: FeatureBatch, other: FeatureBatch) -> tuple[OutputParity, ...]:
-    """Every output that both have, in the reference's order. Raises `NotFoundError` for one that the other lacks."""
-    return tuple(_compared(reference, other, described.name) for described in reference.schema)
+def compared(
+    reference: FeatureBatch, other: FeatureBatch, outputs: Sequence[str] | None = None
+) -> tuple[OutputParity, ...]:
+    """These outputs, or every one of the reference, in its order. Raises `NotFoundError` for one that the other lacks."""
+    names = [described.name for described in reference.schema] if outputs is None else outputs
+    return tuple(_compared(reference, other, name) for name in names)
 
 
 def _compared(reference: FeatureBatch, other: FeatureBatch, output: str) -> OutputParity:
