@@ -91,13 +91,17 @@ class Progress:
         if next_offset > self.next_offsets[partition]:
             self._skip(partition, next_offset)
 
-    def retry(self, record: StreamRecord, requested: bool) -> Treated:
-        """Judge a record from the quarantine as arriving now.
+    def retry(self, record: StreamRecord, requested: bool) -> Treated | None:
+        """Judge a record from the quarantine as arriving now; None, and nothing done, if this cut has an outcome of it already.
 
         One that is omitted still is noted only if an operator `requested` it, so that no resume adds to the journal in vain.
         """
+        place = (record.partition, record.offset)
+        if place in self._judged:
+            return None
         treated = self.core.retry(record)
         if treated.treatment is not Treatment.OMITTED or requested:
+            self._judged.add(place)
             self.uncommitted += 1
             self._retried.append(
                 RetriedItem(
@@ -140,6 +144,7 @@ class Progress:
         self._omitted: list[Omitted] = []
         self._late: list[LateItem] = []
         self._retried: list[RetriedItem] = []
+        self._judged: set[tuple[int, int]] = set()
         self._differing: list[DifferingItem] = []
 
     def _is_beyond(self, partition: int, offset: int) -> bool:

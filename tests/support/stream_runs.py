@@ -94,8 +94,9 @@ class Owner:
     def commit(self, **more: Any) -> Committed:
         """Commit what was taken; the first commit opens the source."""
         journal: list[Event] = [] if self.standing.journal.source else [opened(self.fence, self.marks)]
+        cut = more.pop("cut", None) or self.progress.cut()
         committed = self.checkpoints.commit(
-            self.progress.cut(), self.fence, self.standing, journal=[*journal, *more.pop("journal", ())], **more
+            cut, self.fence, self.standing, journal=[*journal, *more.pop("journal", ())], **more
         )
         self.standing = committed.standing
         return committed
