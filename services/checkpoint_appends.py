@@ -41,9 +41,12 @@ _COMMITS: Final = UUID("0b2d6a3e-6f63-5a0b-9f0e-3a0c6d1f7b55")
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run's checkpoints and journal stand in the log, and under which plan. `manifest` is the last committed one."""
+    """Where a run's checkpoints and journal stand in the log.
 
-    plan: Plan
+    `plan` is that of the owner who restored; `manifest` the last committed one. A standing that was only read has neither.
+    """
+
+    plan: Plan | None = None
     checkpoint: Checkpoint
     checkpoint_version: int
     journal: Journal
@@ -69,6 +72,12 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
     recorded_at: datetime
     position: int = 0
     repeated: bool = False
+
+
+def plan_of(standing: Standing) -> Plan:
+    """The plan under which the standing's owner works."""
+    assert standing.plan is not None, "only a standing that was restored can be committed on"
+    return standing.plan
 
 
 def commit_id(run_id: str, token: int, epoch: int, place: str) -> UUID:
@@ -126,7 +135,8 @@ def manifest_of(
     standing: Standing, journal: Journal, cut: Cut, token: int, state: str, sink: SinkRef, side_inputs: Sequence[str]
 ) -> Manifest:
     """The manifest of the next epoch. `RefusedError` where the counts do not add up to how far the partitions were read."""
-    partitions = [str(partition) for partition in range(standing.plan.partitions)]
+    plan = plan_of(standing)
+    partitions = [str(partition) for partition in range(plan.partitions)]
     next_offsets = {partition: cut.next_offsets[int(partition)] for partition in partitions}
     start_offsets = {partition: journal.start_offsets[partition] for partition in partitions}
     journalled = sum(next_offsets.values()) - sum(start_offsets.values())
@@ -138,7 +148,7 @@ def manifest_of(
         run_id=standing.run_id,
         epoch=standing.checkpoint.epoch + 1,
         token=token,
-        plan=standing.plan,
+        plan=plan,
         state=state,
         state_schema=STATE_SCHEMA,
         sink=sink,

@@ -56,6 +56,7 @@ from services.checkpoint_appends import (
     commit_news,
     journal_events,
     manifest_of,
+    plan_of,
     with_journal,
 )
 from services.checkpoint_appends import journal_news as journal_news
@@ -111,12 +112,28 @@ class Checkpoints:
         Raises `CheckpointInvalidError` or `PartitionsChangedError` naming what does not fit, `BlobMissingError` or
         `BlobCorruptError` for what CAS lost.
         """
-        standing = self._standing(run_id, plan)
-        manifest = standing.manifest
-        if manifest is None:
+        standing = msgspec.structs.replace(self.standing(run_id), plan=plan)
+        if not standing.committed:
             return Restored(standing=standing)
+        manifest = self._manifest(standing.checkpoint)
         check_plan(manifest, plan)
+        standing = msgspec.structs.replace(standing, manifest=manifest)
         return Restored(standing=standing, state=_state_of(self._blobs.get(manifest.state), manifest))
+
+    def standing(self, run_id: str) -> Standing:
+        """Where the run's checkpoints and journal stand, from the log alone: enough for a claim, not for a commit."""
+        checkpoint = self._log.read_state_blocking(checkpoint_stream(run_id), CHECKPOINT_FOLD)
+        journal = self._log.read_state_blocking(journal_stream(run_id), JOURNAL_FOLD)
+        return Standing(
+            checkpoint=checkpoint.state,
+            checkpoint_version=checkpoint.version,
+            journal=journal.state,
+            journal_version=journal.version,
+        )
+
+    def standing(self, run_id: str, plan: Plan) -> Standing:
+        """Where the run stands, its last manifest verified but not the plan. Raises as `restore` for the manifest."""
+        return self._standing(run_id, plan)
 
     def refresh(self, standing: Standing) -> Standing:
         """The standing with what operators have asked for since."""
@@ -157,7 +174,7 @@ class Checkpoints:
         stored = _Stored(
             canonical_state(self._blobs, cut),
             tuple(
-                effects.store_blob(self._blobs, encode_quarantined(standing.plan.source, one.record))
+                effects.store_blob(self._blobs, encode_quarantined(plan_of(standing).source, one.record))
                 for one in quarantined(cut)
             ),
             self._store_segments(cut, standing.manifest.sink if standing.manifest else SinkRef()),
@@ -170,9 +187,11 @@ class Checkpoints:
             try:
                 appended = send(self._log, append)
             except VersionConflictError as conflict:
-                again = self._standing(standing.run_id, standing.plan)
+                again = self.standing(standing.run_id)
+                again = msgspec.structs.replace(again, plan=standing.plan, manifest=standing.manifest)
                 if again.checkpoint == wanted.after.checkpoint:
-                    return wanted.committed(again, self._log.now(), repeated=True)
+                    after = msgspec.structs.replace(again, manifest=wanted.manifest)
+                    return wanted.committed(after, self._log.now(), repeated=True)
                 if again.checkpoint != standing.checkpoint or again.journal_version == standing.journal_version:
                     raise conflict
                 standing = again
@@ -209,19 +228,6 @@ class Checkpoints:
         return segments[::-1]
 
     # ---------------------------------------------------------------- parts
-
-    def _standing(self, run_id: str, plan: Plan) -> Standing:
-        checkpoint = self._log.read_state_blocking(checkpoint_stream(run_id), CHECKPOINT_FOLD)
-        journal = self._log.read_state_blocking(journal_stream(run_id), JOURNAL_FOLD)
-        manifest = self._manifest(checkpoint.state) if checkpoint.version else None
-        return Standing(
-            plan=plan,
-            checkpoint=checkpoint.state,
-            checkpoint_version=checkpoint.version,
-            journal=journal.state,
-            journal_version=journal.version,
-            manifest=manifest,
-        )
 
     def _manifest(self, checkpoint: Checkpoint) -> Manifest:
         manifest = parse_checkpoint(self._blobs.get(checkpoint.manifest), checkpoint.manifest)

@@ -58,6 +58,7 @@ JOURNAL_TRANSITIONS: Final = TransitionTable[JournalState](
     "journal",
     {
         (JournalState.ABSENT, StreamHandedOff): JournalState.ABSENT,
+        (JournalState.ABSENT, PressureEntered): JournalState.ABSENT,
         (JournalState.ABSENT, SourceOpened): JournalState.OPEN,
         **{(JournalState.OPEN, event_type): JournalState.OPEN for event_type in _WHILE_OPEN},
         (JournalState.OPEN, BoundedSourceEnded): JournalState.ENDED,
