@@ -24,17 +24,17 @@ from domain.errors import (
     VersionConflictError,
 )
 from domain.events import Event, Metadata, Recorded
-from domain.identity import checkpoint_stream, journal_stream, lease_stream, run_stream
+from domain.identity import journal_stream, lease_stream, run_stream
 from domain.leases.messages import LeaseGranted, LeaseReleased
 from domain.runs.aggregate import RunState, decide
 from domain.runs.messages import EndIfDue, FailRun, Mode, RunError, RunHandedOff, RunSpec
 from domain.stream.messages import PressureEntered, StreamHandedOff
 from domain.stream.worker_core import DEFAULT_LIMITS, StreamLimits
 from services import effects
-from services.checkpoint_appends import CHECKPOINT_FOLD, JOURNAL_FOLD, Standing, journal_news
-from services.checkpoints import CheckpointLog
+from services.checkpoint_appends import Standing, journal_news
+from services.checkpoints import Checkpoints
 from services.database_clock import DatabaseClock
-from services.ports import Append, Appended, NewEvent, StreamsRead, Vacant
+from services.ports import Append, Appended, EventLog, NewEvent, StreamsRead, Vacant
 from services.run_appends import Claimant, Head, NewId, advanced, claim, head_of, streams_of
 from services.stream_parts import ATTEMPTS_MAX
 
@@ -74,13 +74,15 @@ class Claims:
 
     def __init__(
         self,
-        log: CheckpointLog,
+        log: EventLog,
+        checkpoints: Checkpoints,
         claimant: Claimant,
         clock: DatabaseClock,
         new_id: NewId,
         monotonic: Callable[[], float],
     ) -> None:
         self._log = log
+        self._checkpoints = checkpoints
         self._claimant = claimant
         self._clock = clock
         self._new_id = new_id
@@ -123,8 +125,7 @@ class Claims:
         due = decide(head.run, EndIfDue(head.run.token), now)
         if due:
             return self._append(head, due, ())
-        assert head.run.spec is not None
-        standing = standing_of(self._log, head.run_id, plan_of(head.run.spec, 0))
+        standing = self._checkpoints.standing(head.run_id)
         crashes = crashes_since(standing.checkpoint.token, head.lease.token, leases)
         if crashes >= ATTEMPTS_MAX:
             failed = FailRun(token=head.run.token, error=self._exhausted(crashes, standing, head))
@@ -185,19 +186,6 @@ class Claims:
 def plan_of(spec: RunSpec, partitions: int, limits: StreamLimits = DEFAULT_LIMITS) -> Plan:
     """What the run computes, and from where."""
     return Plan(flow=spec.flow, limits=limits, partitions=partitions, source=spec.topic)
-
-
-def standing_of(log: CheckpointLog, run_id: str, plan: Plan) -> Standing:
-    """Where the run's checkpoints and journal stand, by the log alone; its manifest is not looked at."""
-    checkpoint = log.read_state_blocking(checkpoint_stream(run_id), CHECKPOINT_FOLD)
-    journal = log.read_state_blocking(journal_stream(run_id), JOURNAL_FOLD)
-    return Standing(
-        plan=plan,
-        checkpoint=checkpoint.state,
-        checkpoint_version=checkpoint.version,
-        journal=journal.state,
-        journal_version=journal.version,
-    )
 
 
 def handoff_manifest(head: Head, standing: Standing, owner: str, token: int) -> StreamHandedOff:

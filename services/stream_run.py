@@ -37,7 +37,7 @@ from domain.stream.treatment import Treatment
 from domain.stream.worker_core import StreamCore
 from services.batch_run import described_error
 from services.runs import PublishedResult, published
-from services.stream_claim import Claimed, plan_of, standing_of
+from services.stream_claim import Claimed, plan_of
 from services.stream_lease import LeaseKeeper, obsolete
 from services.stream_parts import StreamEnd, StreamOutcome
 from services.stream_pressure import PressureGauge
@@ -91,7 +91,7 @@ class Ownership:
         session = self._session
         self._keeper.start()
         try:
-            session.standing = standing_of(self._tools.log, session.run_id, plan_of(session.spec, 0))
+            session.standing = self._tools.checkpoints.standing(session.run_id)
             return self._work()
         except (StaleFenceError, RunFinishedError) as error:
             raise self._lost(error) from error

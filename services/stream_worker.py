@@ -49,6 +49,7 @@ class StreamWorker:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.checkpoints = Checkpoints(log, blobs)
+        self.blobs = blobs
         self._tools = Tools(
             log=log,
             blobs=blobs,
@@ -62,7 +63,7 @@ class StreamWorker:
             disk_free=disk_free,
             monotonic=monotonic,
         )
-        self._claims = Claims(log, self._tools.claimant, self._tools.clock, new_id, monotonic)
+        self._claims = Claims(log, self.checkpoints, self._tools.claimant, self._tools.clock, new_id, monotonic)
 
     def look(self, run_id: str) -> Head:
         """The run and its lease as they are. Raises `RunNotFoundError`, and `InputError` for a run of another mode."""

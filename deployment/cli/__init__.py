@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "migrate": Place(_HERE + "migrate:migrate", "Bring the database to the schema of this version."),
     "api": Place(_HERE + "components:api", "Serve the HTTP API."),
     "worker": Place(_HERE + "components:worker", "Execute runs."),
+    "stream-worker": Place(_HERE + "stream_worker:stream_worker", "Work on one stream run until it ends or SIGTERM."),
     "projector": Place(_HERE + "components:projector", "Keep the read models up to date."),
     "manager": Place(_HERE + "components:manager", "Run the process managers."),
     "drill": Place(_HERE + "drill:drill", "Kill real processes on purpose, and judge by the log."),

@@ -1,0 +1,91 @@
+"""The composition root of streams: the broker, and stream workers under owner ids of their own.
+
+What must stay true: as in `deployment.wiring`; opening a worker touches neither database nor broker.
+"""
+
+import asyncio
+import logging
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import structlog
+
+from deployment import wiring
+from deployment.settings import Settings
+from projections.inline import INLINE
+from services.adapters.kafka import KafkaBroker
+from services.broker import Broker
+from services.store.application import Log
+from services.stream_parts import StreamEvent, StreamSettings
+from services.stream_worker import StreamWorker
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger("finaz.stream_worker")
+
+_LEVELS: Final = {
+    "stream.renewed": logging.DEBUG,
+    "stream.waiting": logging.DEBUG,
+    "stream.stalled": logging.WARNING,
+    "stream.away": logging.WARNING,
+    "stream.pressure": logging.WARNING,
+    "stream.lease_lost": logging.WARNING,
+    "stream.failed": logging.WARNING,
+    "stream.blocked": logging.ERROR,
+    "stream.defect": logging.ERROR,
+}
+
+
+def broker_of(settings: Settings, group: str = "finaz") -> KafkaBroker:
+    """The broker of the settings; connects to nothing yet. Raises `SettingsError` without one."""
+    return KafkaBroker(settings.required_kafka_bootstrap(), group=group)
+
+
+@contextmanager
+def stream_worker(settings: Settings, how: StreamSettings, group: str = "finaz") -> Iterator[StreamWorker]:
+    """A stream worker for one run, under a new owner id."""
+    folder = settings.required_cas_dir()
+    broker = broker_of(settings, group)
+    log = Log(settings.required_postgres_dsn(), INLINE)
+    try:
+        yield made_worker(settings, how, log, broker, folder)
+    finally:
+        log.close()
+        broker.close()
+
+
+def made_worker(settings: Settings, how: StreamSettings, log: Log, broker: Broker, folder: Path) -> StreamWorker:
+    """A worker on parts that are open."""
+    owner = f"stream_{uuid4().hex}"
+    _log.info("stream.opened_worker", owner=owner, label=how.label)
+    return StreamWorker(
+        log, wiring.blob_store(settings), broker, how, owner, log_stream_event, disk_free=lambda: disk_free(folder)
+    )
+
+
+@asynccontextmanager
+async def opened_parts(settings: Settings) -> AsyncIterator[tuple[Log, KafkaBroker]]:
+    """Log and broker for several workers of one process."""
+    broker = broker_of(settings)
+    try:
+        async with wiring.opened_log(settings) as log:
+            yield log, broker
+    finally:
+        await asyncio.to_thread(broker.close)
+
+
+def disk_free(folder: Path) -> int:
+    """Bytes that are free where the folder is, or will be."""
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def log_stream_event(event: StreamEvent) -> None:
+    """What a stream worker does, as a line of the log."""
+    facts = {"run_id": event.run_id, "token": event.token, "position": event.position, "epoch": event.epoch}
+    facts |= {"records": event.records, "detail": event.detail}
+    level = _LEVELS.get(event.name, logging.INFO)
+    _log.log(level, event.name, **{name: value for name, value in facts.items() if value})
