@@ -23,6 +23,7 @@ from domain.leases.messages import LeaseGranted, LeaseReleased, LeaseRenewed
 from domain.log_errors import AggregateUnknownError
 from domain.runs import aggregate as runs
 from domain.runs.messages import ResultPublished, RunHandedOff, RunStarted, RunSucceeded
+from domain.stream import journal
 
 
 def _no_problem(state: Any, event: Event) -> str | None:
@@ -125,6 +126,7 @@ FOLDS: Final[Mapping[str, AggregateFold]] = MappingProxyType(
         "discrepancy": AggregateFold(
             lambda key: discrepancies.Discrepancy(), lambda s, r: discrepancies.evolve(s, r.event)
         ),
+        "journal": AggregateFold(journal.Journal, lambda s, r: journal.evolve(s, r.event)),
         "job": AggregateFold(jobs.Job, lambda s, r: jobs.evolve(s, r.event, r.recorded_at)),
         "job_slot": AggregateFold(_slot, lambda s, r: job_slots.evolve(s, r.event)),
     }

@@ -5,7 +5,7 @@ treatment, once; a retry of what is not omitted decides nothing; the state holds
 journal is appended together with checkpoints, so a crash leaves both or neither; an operator's request is an append of its own.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final
 
@@ -66,8 +66,15 @@ JOURNAL_TRANSITIONS: Final = TransitionTable[JournalState](
 )
 
 
+class Kept(msgspec.Struct, frozen=True, gc=False):
+    """A record in the quarantine: the address of its bytes, and whether an operator asked for it."""
+
+    quarantine: str
+    requested: bool = False
+
+
 class Journal(msgspec.Struct, frozen=True, gc=False):
-    """State of a journal. `omitted` maps places that are in the quarantine to the addresses of their bytes."""
+    """State of a journal. `omitted` has what is in the quarantine now, by `place_of`."""
 
     run_id: str
     state: JournalState = JournalState.ABSENT
@@ -76,8 +83,12 @@ class Journal(msgspec.Struct, frozen=True, gc=False):
     start_offsets: Mapping[str, int] = {}
     marks: Mapping[str, int] | None = None
     pressure: Pressure = Pressure.FLOWING
-    omitted: Mapping[tuple[int, int], str] = {}
-    requested: frozenset[tuple[int, int]] = frozenset()
+    omitted: Mapping[str, Kept] = {}
+
+
+def place_of(partition: int, offset: int) -> str:
+    """The name of an offset's place in a journal."""
+    return f"{partition}/{offset}"
 
 
 class PendingRetry(msgspec.Struct, frozen=True, order=True):
@@ -91,18 +102,22 @@ class PendingRetry(msgspec.Struct, frozen=True, order=True):
 
 def pending_retries(journal: Journal) -> tuple[PendingRetry, ...]:
     """What operators asked for and no checkpoint has settled yet, by place."""
-    return _retries(journal, journal.requested)
+    return tuple(retry for retry in omitted_now(journal) if retry.requested)
 
 
 def omitted_now(journal: Journal) -> tuple[PendingRetry, ...]:
     """All that is in the quarantine, by place: what a resume retries."""
-    return _retries(journal, journal.omitted)
+    return tuple(
+        sorted(
+            PendingRetry(*_numbers(place), kept.quarantine, kept.requested) for place, kept in journal.omitted.items()
+        )
+    )
 
 
 def decide(journal: Journal, command: RequestRetry) -> tuple[Event, ...]:
     """The request for those places that are omitted and were not asked for yet; nothing for the others. Nothing named: all."""
-    wanted: Iterable[tuple[int, int]] = [(item.partition, item.offset) for item in command.items] or journal.omitted
-    fresh = sorted({place for place in wanted if place in journal.omitted} - journal.requested)
+    named = {place_of(item.partition, item.offset) for item in command.items} or journal.omitted.keys()
+    fresh = sorted(_numbers(place) for place, kept in journal.omitted.items() if place in named and not kept.requested)
     if fresh:
         JOURNAL_TRANSITIONS.next_state(journal.state, RetryRequested)
     places = [Place(partition=partition, offset=offset) for partition, offset in fresh]
@@ -133,9 +148,9 @@ def evolve(journal: Journal, event: Event) -> Journal:
         case RecordsOmitted():
             changes = {"omitted": _with_omitted(journal, event)}
         case RecordsRetried():
-            changes = _without_retried(journal, event)
+            changes = {"omitted": _without_retried(journal, event)}
         case RetryRequested():
-            changes = {"requested": journal.requested | {(item.partition, item.offset) for item in event.items}}
+            changes = {"omitted": _with_requested(journal, event)}
         case PressureEntered():
             changes = {"pressure": event.state}
     return msgspec.structs.replace(journal, state=state, **changes)
@@ -143,51 +158,29 @@ def evolve(journal: Journal, event: Event) -> Journal:
 
 def journal_document(journal: Journal) -> dict[str, Any]:
     """The state as JSON, for a snapshot."""
-    return {
-        "marks": None if journal.marks is None else dict(journal.marks),
-        "omitted": [[*place, journal.omitted[place]] for place in sorted(journal.omitted)],
-        "partitions": journal.partitions,
-        "pressure": journal.pressure.value,
-        "requested": [list(place) for place in sorted(journal.requested)],
-        "run_id": journal.run_id,
-        "source": journal.source,
-        "start_offsets": dict(journal.start_offsets),
-        "state": journal.state.value,
-    }
+    document: dict[str, Any] = msgspec.to_builtins(journal)
+    return document
 
 
-def journal_of(document: dict[str, Any]) -> Journal:
-    """The state that `journal_document` wrote. Raises `KeyError`, `TypeError` or `ValueError` for something else."""
-    return Journal(
-        document["run_id"],
-        JournalState(document["state"]),
-        document["source"],
-        document["partitions"],
-        document["start_offsets"],
-        document["marks"],
-        Pressure(document["pressure"]),
-        {(partition, offset): quarantine for partition, offset, quarantine in document["omitted"]},
-        frozenset((partition, offset) for partition, offset in document["requested"]),
-    )
+def journal_of(document: Any) -> Journal:
+    """The state that `journal_document` wrote. Raises `msgspec.ValidationError` for something else."""
+    return msgspec.convert(document, Journal)
 
 
-def _retries(journal: Journal, places: Iterable[tuple[int, int]]) -> tuple[PendingRetry, ...]:
-    return tuple(
-        PendingRetry(*place, journal.omitted[place], place in journal.requested)
-        for place in sorted(places)
-        if place in journal.omitted
-    )
+def _numbers(place: str) -> tuple[int, int]:
+    partition, _, offset = place.partition("/")
+    return int(partition), int(offset)
 
 
-def _with_omitted(journal: Journal, event: RecordsOmitted) -> dict[tuple[int, int], str]:
+def _with_omitted(journal: Journal, event: RecordsOmitted) -> dict[str, Kept]:
     omitted = dict(journal.omitted)
     for item in event.items:
         if item.quarantine is None:
             continue
-        place = (item.partition, item.offset)
+        place = place_of(item.partition, item.offset)
         if place in omitted:
             raise RefusedError(f"offset {item.offset} is omitted already", at=f"partition {item.partition}")
-        omitted[place] = item.quarantine
+        omitted[place] = Kept(item.quarantine)
     if len(omitted) > QUARANTINE_MAX:
         raise QuarantineFullError(
             f"{len(omitted)} records are omitted", at=journal.run_id, expected=f"at most {QUARANTINE_MAX}"
@@ -195,13 +188,22 @@ def _with_omitted(journal: Journal, event: RecordsOmitted) -> dict[tuple[int, in
     return omitted
 
 
-def _without_retried(journal: Journal, event: RecordsRetried) -> dict[str, Any]:
+def _with_requested(journal: Journal, event: RetryRequested) -> dict[str, Kept]:
+    asked = dict(journal.omitted)
+    for item in event.items:
+        place = place_of(item.partition, item.offset)
+        if place in asked:  # else a checkpoint settled it while the operator asked
+            asked[place] = Kept(asked[place].quarantine, True)
+    return asked
+
+
+def _without_retried(journal: Journal, event: RecordsRetried) -> dict[str, Kept]:
     omitted = dict(journal.omitted)
     for item in event.items:
-        place = (item.partition, item.offset)
+        place = place_of(item.partition, item.offset)
         if place not in omitted:
             raise RefusedError(f"offset {item.offset} is not omitted", at=f"partition {item.partition}")
-        if item.treatment is not Treatment.OMITTED:
-            del omitted[place]
-    settled = {(item.partition, item.offset) for item in event.items}
-    return {"omitted": omitted, "requested": journal.requested - settled}
+        kept = omitted.pop(place)
+        if item.treatment is Treatment.OMITTED:
+            omitted[place] = Kept(kept.quarantine)
+    return omitted
