@@ -136,10 +136,12 @@ def test_the_table_of_a_journal() -> None:
 def test_a_full_quarantine_is_refused_and_a_large_request_is_several_events() -> None:
     """Limits are reached by name: the records in the quarantine, the items of one event."""
     places = [(0, offset) for offset in range(QUARANTINE_MAX)]
-    journal = msgspec.structs.replace(after(), omitted=dict.fromkeys(places, "q"))
+    journal = msgspec.structs.replace(after(), omitted=dict.fromkeys((place_of(*place) for place in places), Kept("q")))
     with pytest.raises(QuarantineFullError):
         evolve(journal, omitted((1, 1)))
-    few = msgspec.structs.replace(after(), omitted=dict.fromkeys(places[: 2 * ITEMS_MAX + 1], "q"))
+    few = msgspec.structs.replace(
+        after(), omitted=dict.fromkeys((place_of(*place) for place in places[: 2 * ITEMS_MAX + 1]), Kept("q"))
+    )
     assert [len(event.items) for event in decide(few, request())] == [ITEMS_MAX, ITEMS_MAX, 1]  # type: ignore[attr-defined]
 
 
