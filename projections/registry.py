@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from projections.availability import postgres as availability_rows
+from projections.availability import projection as availability
+from projections.balances import postgres as balance_rows
+from projections.balances import projection as balances
 from projections.discrepancies import postgres as discrepancy_rows
 from projections.discrepancies import projection as discrepancies
 from projections.folding import ReadModel
@@ -22,8 +26,14 @@ from projections.outbox import projection as outbox
 from projections.postgres import InlineRows, RowStore
 from projections.publications import postgres as publication_rows
 from projections.publications import projection as publications
+from projections.purchases import postgres as purchase_rows
+from projections.purchases import projection as purchases
 from projections.runs import postgres as run_rows
 from projections.runs import projection as runs
+from projections.sales_per_day import postgres as sales_rows
+from projections.sales_per_day import projection as sales_per_day
+from projections.shows import postgres as show_rows
+from projections.shows import projection as shows
 
 
 @dataclass(frozen=True)
@@ -52,12 +62,18 @@ PROJECTIONS: Final[Mapping[str, Projection]] = MappingProxyType(
             Projection(leases.MODEL, lease_rows.ROWS),
             Projection(discrepancies.MODEL, discrepancy_rows.ROWS),
             Projection(jobs.MODEL, job_rows.ROWS),
+            Projection(shows.MODEL, show_rows.ROWS),
+            Projection(availability.MODEL, availability_rows.ROWS),
+            Projection(purchases.MODEL, purchase_rows.ROWS),
+            Projection(balances.MODEL, balance_rows.ROWS),
+            Projection(sales_per_day.MODEL, sales_rows.ROWS),
             Projection(outbox.MODEL, outbox_rows.ROWS),
             Projection(guard.MODEL, lease_rows.GUARD_ROWS),
         )
     }
 )
-"""Frozen names: `runs`, `publications`, `leases`, `discrepancies`, `jobs` (asynchronous); `outbox`, `lease_guard` (inline)."""
+"""Frozen names: `runs`, `publications`, `leases`, `discrepancies`, `jobs`, `shows`, `availability`, `purchases`, `balances`,
+`sales_per_day` (asynchronous); `outbox`, `lease_guard` (inline)."""
 
-PROCESS_MANAGERS: Final = frozenset({"orphan_recovery", "reconciler"})
+PROCESS_MANAGERS: Final = frozenset({"orphan_recovery", "payment", "purchase_mail", "reconciler"})
 """Frozen names of the process managers: their instances are folded like read models, so they stand beside them in the status."""

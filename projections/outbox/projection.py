@@ -16,6 +16,7 @@ import msgspec
 
 from domain.errors import IllegalTransitionError
 from domain.events import Event, Recorded
+from domain.purchases.messages import NoticeDelivered, NoticePosted
 from domain.runs.messages import (
     RunCancelled,
     RunFailed,
@@ -30,6 +31,9 @@ NAME: Final = "outbox"
 
 KIND_RUN: Final = "run"
 """Rows that ask for a run to be executed; the key is the run_id, the lane its mode."""
+
+KIND_NOTICE: Final = "notice"
+"""Rows that ask for something to be told to others; the key is the notice's id, the lane its name."""
 
 
 class OutboxState(Enum):
@@ -63,6 +67,10 @@ def outbox_change(event: Event) -> OutboxChange | None:
             return OutboxChange(KIND_RUN, event.run_id, OutboxState.PENDING, event.delay_seconds)
         case RunSucceeded() | RunFailed() | RunCancelled():
             return OutboxChange(KIND_RUN, event.run_id, OutboxState.DELIVERED)
+        case NoticePosted():
+            return OutboxChange(KIND_NOTICE, event.notice_id, OutboxState.PENDING, 0.0, event.name, 0)
+        case NoticeDelivered():
+            return OutboxChange(KIND_NOTICE, event.notice_id, OutboxState.DELIVERED)
     return None
 
 
@@ -115,4 +123,4 @@ def apply(row: OutboxRow | None, recorded: Recorded) -> OutboxRow:
     return msgspec.structs.replace(row, state=change.state.value, due_at=due_at, position=position, changed_at=at)
 
 
-MODEL: Final = ReadModel[OutboxKey, OutboxRow](NAME, ("run",), key_of, apply)
+MODEL: Final = ReadModel[OutboxKey, OutboxRow](NAME, ("notice", "run"), key_of, apply)

@@ -5,7 +5,7 @@ from projections.reading import Query
 from projections.runner import POLL_SECONDS, Report, Runner, unheard
 from services import faultpoints
 from services.adapters.manager_store import InstanceRows, PostgresCommandQueue
-from services.process_managers.contract import ProcessManager
+from services.process_managers.contract import ProcessManager, clock_of
 from services.process_managers.instances import instances_of
 from services.process_managers.runtime import Dispatcher
 
@@ -22,7 +22,7 @@ def manager_runner(
     """The supervised loop of the manager. `owner` names this process; `query` runs the dispatcher's statements."""
     model = instances_of(manager)
     rows = InstanceRows(manager.name)
-    dispatcher = Dispatcher(manager, PostgresCommandQueue(query, manager.name), report)
+    dispatcher = Dispatcher(manager, PostgresCommandQueue(query, manager.name, clock_of(manager)), report)
     return Runner(
         model,
         lambda: PostgresSession(dsn, model, rows, owner),

@@ -17,7 +17,7 @@ import psycopg
 from domain.errors import NotFoundError, RefusedError, RowsRefusedError
 from projections.reading import Query
 from projections.statements import statements
-from services.process_managers.contract import Command
+from services.process_managers.contract import Clock, Command
 from services.process_managers.instances import InstanceRow
 from services.process_managers.runtime import REASON_CHARACTERS_MAX, DueCommand
 
@@ -25,6 +25,8 @@ _SQL: Final = statements("services.adapters", "manager_store.sql")
 
 _decode_row: Final = msgspec.json.Decoder(InstanceRow).decode
 _decode_document: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+_NOW: Final = {Clock.DATABASE: "clock_timestamp()", Clock.BUSINESS: "(SELECT finaz.business_now())"}
 
 DEAD_LETTERS_MAX: Final = 200
 """Dead letters shown at once."""
@@ -75,15 +77,16 @@ class InstanceRows:
 
 
 class PostgresCommandQueue:
-    """The commands of one manager (`services.process_managers.runtime.CommandQueue`)."""
+    """The commands of one manager (`services.process_managers.runtime.CommandQueue`), due by the clock that it names."""
 
-    def __init__(self, query: Query, manager: str) -> None:
+    def __init__(self, query: Query, manager: str, clock: Clock = Clock.DATABASE) -> None:
         self._query = query
         self._manager = {"manager": manager}
+        self._sql = {name: statement.replace("{now}", _NOW[clock]) for name, statement in _SQL.items()}
 
     def due(self, limit: int) -> list[DueCommand]:
         """See `CommandQueue`."""
-        rows = self._query.rows(_SQL["due"], {**self._manager, "limit": limit})
+        rows = self._query.rows(self._sql["due"], {**self._manager, "limit": limit})
         return [
             DueCommand(command_id=id_, key=key, command=Command(name, _decode_document(document)), attempts=attempts)
             for id_, key, name, document, attempts in rows
@@ -91,27 +94,27 @@ class PostgresCommandQueue:
 
     def next_due_seconds(self) -> float | None:
         """See `CommandQueue`."""
-        seconds: float | None = self._query.rows(_SQL["next_due"], self._manager)[0][0]
+        seconds: float | None = self._query.rows(self._sql["next_due"], self._manager)[0][0]
         return seconds
 
     def issued(self, command_ids: Sequence[UUID]) -> None:
         """See `CommandQueue`."""
-        self._query.rows(_SQL["issued"], {**self._manager, "command_ids": list(command_ids)})
+        self._query.rows(self._sql["issued"], {**self._manager, "command_ids": list(command_ids)})
 
     def again(self, command_id: UUID, delay_seconds: float, document: dict[str, Any]) -> None:
         """See `CommandQueue`."""
         given = {"command_id": command_id, "delay_seconds": delay_seconds, "document": _json(document)}
-        self._query.rows(_SQL["again"], {**self._manager, **given})
+        self._query.rows(self._sql["again"], {**self._manager, **given})
 
     def retry(self, command_id: UUID, delay_seconds: float, reason: str) -> None:
         """See `CommandQueue`."""
         given = {"command_id": command_id, "delay_seconds": delay_seconds, "reason": reason[:REASON_CHARACTERS_MAX]}
-        self._query.rows(_SQL["retry"], {**self._manager, **given})
+        self._query.rows(self._sql["retry"], {**self._manager, **given})
 
     def set_aside(self, command_id: UUID, reason: str) -> None:
         """See `CommandQueue`."""
         given = {"command_id": command_id, "reason": reason[:REASON_CHARACTERS_MAX]}
-        self._query.rows(_SQL["set_aside"], {**self._manager, **given})
+        self._query.rows(self._sql["set_aside"], {**self._manager, **given})
 
 
 class ManagerOperations:

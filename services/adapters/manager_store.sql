@@ -33,14 +33,15 @@ ORDER BY n.command_id
 ON CONFLICT (manager, command_id) DO NOTHING
 
 -- name: due
+-- `{now}` is the clock that the manager names.
 SELECT c.command_id, c.key, c.name, c.document::text, c.attempts
 FROM finaz.manager_commands AS c
-WHERE c.manager = %(manager)s AND c.state = 'pending' AND c.due_at <= clock_timestamp()
+WHERE c.manager = %(manager)s AND c.state = 'pending' AND c.due_at <= {now}
 ORDER BY c.due_at, c.command_id
 LIMIT %(limit)s
 
 -- name: next_due
-SELECT greatest(0, extract(epoch FROM min(c.due_at) - clock_timestamp()))::double precision
+SELECT greatest(0, extract(epoch FROM min(c.due_at) - {now}))::double precision
 FROM finaz.manager_commands AS c
 WHERE c.manager = %(manager)s AND c.state = 'pending'
 
@@ -53,7 +54,7 @@ WHERE c.manager = %(manager)s AND c.command_id = ANY (%(command_ids)s::uuid[]) A
 -- name: again
 UPDATE finaz.manager_commands AS c
 SET attempts = 0, reason = NULL, document = %(document)s::json, changed_at = clock_timestamp(),
-    due_at = clock_timestamp() + make_interval(secs => %(delay_seconds)s)
+    due_at = {now} + make_interval(secs => %(delay_seconds)s)
 WHERE c.manager = %(manager)s AND c.command_id = %(command_id)s AND c.state = 'pending'
 
 -- name: set_aside
@@ -64,7 +65,7 @@ WHERE c.manager = %(manager)s AND c.command_id = %(command_id)s AND c.state = 'p
 -- name: retry
 UPDATE finaz.manager_commands AS c
 SET attempts = c.attempts + 1, reason = %(reason)s, changed_at = clock_timestamp(),
-    due_at = clock_timestamp() + make_interval(secs => %(delay_seconds)s)
+    due_at = {now} + make_interval(secs => %(delay_seconds)s)
 WHERE c.manager = %(manager)s AND c.command_id = %(command_id)s AND c.state = 'pending'
 
 -- name: dead_letters

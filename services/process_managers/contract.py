@@ -5,10 +5,11 @@ failure means. They are pure: `execute` alone acts, and is told a command's id s
 
 What must stay true: reacting to one event again wants the same things under the same ids (`command_id` derives them from the
 event), so replaying from position 0 issues nothing twice; a manager never reads a clock (a deadline is an instant computed from
-`recorded_at`, and the database says when it has come).
+what was recorded, and the database says when it has come, by the clock that the manager names).
 """
 
 from datetime import datetime
+from enum import Enum
 from typing import Any, Final, Protocol, TypeAlias
 from uuid import UUID
 
@@ -21,6 +22,15 @@ WANTS_PER_EVENT_MAX: Final = 100
 """Things that one reaction may want; more is a bug, caught before anything is stored."""
 
 Document: TypeAlias = dict[str, Any]
+
+
+class Clock(Enum):
+    """By which clock of the database a manager's commands are due."""
+
+    DATABASE = "DATABASE"
+    """The real one; whatever has to do with leases goes by it."""
+    BUSINESS = "BUSINESS"
+    """The one of business deadlines, which tests can move forward (`finaz.business_now`)."""
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -78,7 +88,8 @@ Verdict: TypeAlias = Retry | SetAside | Stop
 class ProcessManager(Protocol):
     """One process manager. `name` and its commands' names are frozen for ever.
 
-    `categories` are the stream categories that it reads (`run` of `run/…`).
+    `categories` are the stream categories that it reads (`run` of `run/…`). It may name a `clock` (`clock_of`), and how many
+    commands, each of another instance, `execute` can be called with at once (`threads_of`).
     """
 
     name: str
@@ -103,6 +114,18 @@ class ProcessManager(Protocol):
     def on_error(self, error: Exception, attempts: int) -> Verdict:
         """What the `attempts`-th failure of a command means; for a failing reaction `attempts` is 1 and never grows."""
         ...
+
+
+def clock_of(manager: ProcessManager) -> Clock:
+    """The clock that the manager names by an attribute `clock`; without one, the database's."""
+    clock: Clock = getattr(manager, "clock", Clock.DATABASE)
+    return clock
+
+
+def threads_of(manager: ProcessManager) -> int:
+    """How many commands at once the manager names by an attribute `threads`; without one, one."""
+    threads: int = getattr(manager, "threads", 1)
+    return threads
 
 
 def command_id(manager: str, cause: UUID, index: int) -> UUID:

@@ -2,14 +2,17 @@
 
 A manager's instances are folded by `projections.runner` like any read model: state, deadlines, commands and position in one
 transaction, one active instance per manager, takeover, heartbeat, pause, stop, lag. When that has caught up, `Dispatcher`
-issues what is due, one command at a time, and records the outcome.
+issues what is due, one command of an instance at a time (and one at all, unless the manager says that it can take more), and
+records the outcome.
 
 What must stay true: nothing is issued while the manager is behind (an event that it hasn't seen may clear the deadline), paused
 or stopped; every command ends issued, or among the dead letters, or is tried again. A crash between issuing a command and
 recording that issues it again after the restart, under the same id, which changes nothing.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol
 from uuid import UUID
 
@@ -17,10 +20,13 @@ import msgspec
 
 from services import faultpoints
 from services.faultpoints import point
-from services.process_managers.contract import Command, Document, ProcessManager, Retry, SetAside
+from services.process_managers.contract import Command, Document, ProcessManager, Retry, SetAside, threads_of
 
 COMMANDS_PER_TURN_MAX: Final = 100
 """Commands issued before the runner looks at the log again, so that a long row of them cannot starve it."""
+
+TURN_SECONDS_MAX: Final = 2.0
+"""Seconds after which a turn of several threads begins no further command: slow ones must not keep the runner from the log."""
 
 STOP_RETRY_SECONDS: Final = 5.0
 """Seconds until a command whose failure means `Stop` is looked at again; meanwhile nothing else of the manager is issued."""
@@ -75,19 +81,34 @@ class Dispatcher:
         self._manager = manager
         self._queue = queue
         self._report = report
+        self._threads = threads_of(manager)
 
     def run_once(self) -> float | None:
         """Issue what is due, at most `COMMANDS_PER_TURN_MAX`. Seconds until there is more to do; None: nothing is known of."""
         due = self._queue.due(COMMANDS_PER_TURN_MAX)
         issued: list[UUID] = []
         try:
-            for item in due:
-                if not self._issue(item, issued):
-                    return STOP_RETRY_SECONDS
+            if not self._issue_all(due, issued):
+                return STOP_RETRY_SECONDS
         finally:
             if issued:
                 self._queue.issued(issued)
         return 0.0 if len(due) == COMMANDS_PER_TURN_MAX else self._queue.next_due_seconds()
+
+    def _issue_all(self, due: Sequence[DueCommand], issued: list[UUID]) -> bool:
+        """Issue the commands, in their order within each instance. Whether the manager may go on."""
+        if self._threads == 1 or len(due) < 2:
+            return all(self._issue(item, issued) for item in due)
+        rows: dict[str, list[DueCommand]] = {}
+        for item in due:
+            rows.setdefault(item.key, []).append(item)
+        until = time.monotonic() + TURN_SECONDS_MAX
+        with ThreadPoolExecutor(self._threads, thread_name_prefix=f"finaz-{self._manager.name}") as threads:
+            return all(list(threads.map(lambda row: self._issue_row(row, issued, until), rows.values())))
+
+    def _issue_row(self, row: Sequence[DueCommand], issued: list[UUID], until: float) -> bool:
+        """Issue the commands of one instance; none is begun once the turn has lasted long enough: it is due at the next."""
+        return all(time.monotonic() >= until or self._issue(item, issued) for item in row)
 
     def _issue(self, item: DueCommand, issued: list[UUID]) -> bool:
         """Whether the manager may go on. What was issued for good is added to `issued`, to be recorded in one statement."""

@@ -1,0 +1,1 @@
+"""The read model of purchases: every saga in its present state."""

@@ -1,0 +1,1 @@
+"""Analytics: sales per day, a consumer of its own of what is told to others."""
