@@ -10,12 +10,12 @@ from typing import Final
 
 import msgspec
 
+from domain.canonical import parse
 from domain.errors import BlobCorruptError, RunNotReadyError
 from domain.market.feature_batch import FeatureBatch, parse_feature_batch
 from domain.market.parity import OutputParity, compared
 from domain.runs.aggregate import Run
 from domain.runs.messages import Mode, ResultRef
-from domain.stream.replayed import parse_report
 from services.ports import BlobStore
 from services.runs import Runs
 
@@ -119,7 +119,9 @@ class Parity:
         )
 
     def _counts(self, mode: Mode, result: ResultRef) -> dict[str, int]:
-        if mode is Mode.BATCH or len(result.inputs) < 2:
+        """The treatments that the run's last input tells: a REPLAY's report, or what a STREAM run read."""
+        if mode is Mode.BATCH or not result.inputs:
             return {}
-        report = parse_report(self._blobs.get(result.inputs[-1]))
-        return {} if report is None else report.treatments
+        document = parse(self._blobs.get(result.inputs[-1]))
+        treatments = document.get("treatments") if isinstance(document, dict) else None
+        return dict(treatments) if isinstance(treatments, dict) else {}
