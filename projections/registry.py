@@ -13,6 +13,8 @@ from projections.availability import postgres as availability_rows
 from projections.availability import projection as availability
 from projections.balances import postgres as balance_rows
 from projections.balances import projection as balances
+from projections.checkpoints import postgres as checkpoint_rows
+from projections.checkpoints import projection as checkpoints
 from projections.discrepancies import postgres as discrepancy_rows
 from projections.discrepancies import projection as discrepancies
 from projections.folding import ReadModel
@@ -28,6 +30,8 @@ from projections.publications import postgres as publication_rows
 from projections.publications import projection as publications
 from projections.purchases import postgres as purchase_rows
 from projections.purchases import projection as purchases
+from projections.quarantine import postgres as quarantine_rows
+from projections.quarantine import projection as quarantine
 from projections.runs import postgres as run_rows
 from projections.runs import projection as runs
 from projections.sales_per_day import postgres as sales_rows
@@ -62,6 +66,8 @@ PROJECTIONS: Final[Mapping[str, Projection]] = MappingProxyType(
             Projection(leases.MODEL, lease_rows.ROWS),
             Projection(discrepancies.MODEL, discrepancy_rows.ROWS),
             Projection(jobs.MODEL, job_rows.ROWS),
+            Projection(checkpoints.MODEL, checkpoint_rows.ROWS),
+            Projection(quarantine.MODEL, quarantine_rows.ROWS),
             Projection(shows.MODEL, show_rows.ROWS),
             Projection(availability.MODEL, availability_rows.ROWS),
             Projection(purchases.MODEL, purchase_rows.ROWS),
@@ -72,8 +78,8 @@ PROJECTIONS: Final[Mapping[str, Projection]] = MappingProxyType(
         )
     }
 )
-"""Frozen names: `runs`, `publications`, `leases`, `discrepancies`, `jobs`, `shows`, `availability`, `purchases`, `balances`,
-`sales_per_day` (asynchronous); `outbox`, `lease_guard` (inline)."""
+"""Frozen names: `runs`, `publications`, `leases`, `discrepancies`, `jobs`, `checkpoints`, `quarantine`, `shows`, `availability`,
+`purchases`, `balances`, `sales_per_day` (asynchronous); `outbox`, `lease_guard` (inline)."""
 
 PROCESS_MANAGERS: Final = frozenset({"orphan_recovery", "payment", "purchase_mail", "reconciler"})
 """Frozen names of the process managers: their instances are folded like read models, so they stand beside them in the status."""

@@ -143,7 +143,7 @@ def run_once(
             return _commit(session, model, seen, batch, point)
         except RowsRefusedError as error:
             # Some event of the batch is to blame: halve it until one event is left.
-            batch = batch.halved() if len(batch.events) > 1 else batch.refused(error)
+            batch = batch.halved() if batch.divisible else batch.refused(error)
 
 
 def _other_code(session: Session[K, R], model: ReadModel[K, R], seen: Copy) -> Progress:

@@ -16,9 +16,13 @@ from hypothesis import strategies as st
 from domain.admission.aggregate import Admission
 from domain.admission.aggregate import decide as decide_admission
 from domain.admission.messages import ClaimKey
+from domain.checkpoints.aggregate import Checkpoint
+from domain.checkpoints.aggregate import decide as decide_checkpoint
+from domain.checkpoints.aggregate import evolve as evolve_checkpoint
+from domain.checkpoints.messages import CommitCheckpoint
 from domain.errors import FinazError
 from domain.events import Event, Metadata, Recorded
-from domain.identity import admission_stream, lease_stream, run_id_of, run_stream
+from domain.identity import admission_stream, checkpoint_stream, journal_stream, lease_stream, run_id_of, run_stream
 from domain.leases.aggregate import Lease
 from domain.leases.aggregate import decide as decide_lease
 from domain.leases.aggregate import evolve as evolve_lease
@@ -41,6 +45,21 @@ from domain.runs.messages import (
     RunSpec,
     StartRun,
 )
+from domain.stream.journal import Journal, omitted_now
+from domain.stream.journal import decide as decide_journal
+from domain.stream.journal import evolve as evolve_journal
+from domain.stream.messages import (
+    LateItem,
+    OmittedItem,
+    Place,
+    RecordsLate,
+    RecordsOmitted,
+    RecordsRetried,
+    RequestRetry,
+    RetriedItem,
+    SourceOpened,
+)
+from domain.stream.treatment import Treatment
 from services.ports import Append, NewEvent
 
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
@@ -81,6 +100,8 @@ class _Generator:
         self._versions: dict[str, int] = {}
         self._runs: dict[str, Run] = {}
         self._leases: dict[str, Lease] = {}
+        self._checkpoints: dict[str, Checkpoint] = {}
+        self._journals: dict[str, Journal] = {}
 
     def play(self, move: Move) -> None:
         """Try the move; what the aggregates refuse does not happen."""
@@ -182,6 +203,43 @@ class _Generator:
         results = tuple([_result(n, move.dice[2]) for n in range(outputs)])
         self._end(move, lambda run: PublishResults(_executing(run), results))
 
+    def _stream(self, move: Move) -> None:
+        """A checkpoint, and with it what its records became: omitted, late, tried again."""
+        run, (a, b, c) = self._run(move), move.dice
+        checkpoint = self._checkpoints.get(run.run_id, Checkpoint(run.run_id))
+        journal = self._journals.get(run.run_id, Journal(run.run_id))
+        start = checkpoint.next_offsets.get("0", 0)
+        events: list[Event] = [] if journal.source else [_opened(run.run_id, _executing(run))]
+        epoch, known = checkpoint.epoch + 1, omitted_now(journal)
+        if known and b % 2:
+            treatment = tuple(Treatment)[c % len(Treatment)]
+            again = RetriedItem(partition=0, offset=known[a % len(known)].offset, treatment=treatment)
+            events.append(RecordsRetried(run_id=run.run_id, epoch=epoch, items=(again,)))
+        if a % 4:
+            omitted = tuple(_omitted(start + n, terminal=(b + n) % 3 == 0) for n in range(a % 4))
+            events.append(RecordsOmitted(run_id=run.run_id, epoch=epoch, items=omitted))
+        if c % 3 == 0:
+            late = LateItem(partition=1, offset=start, event_id="événement", revision=c, event_time=START)
+            events.append(RecordsLate(run_id=run.run_id, epoch=epoch, items=(late,)))
+        commit = CommitCheckpoint(
+            epoch=epoch,
+            token=_executing(run) or checkpoint.token,
+            manifest=ADDRESSES[a % len(ADDRESSES)],
+            manifest_hash=ADDRESSES[b % len(ADDRESSES)],
+            next_offsets={"0": start + 4, "1": start + 1},
+        )
+        self._append(
+            (journal_stream(run.run_id), events),
+            (checkpoint_stream(run.run_id), decide_checkpoint(checkpoint, commit)),
+        )
+
+    def _ask_retry(self, move: Move) -> None:
+        run = self._run(move)
+        journal = self._journals.get(run.run_id, Journal(run.run_id))
+        wanted = omitted_now(journal)[move.dice[1] % 3 :]
+        items = tuple(Place(partition=one.partition, offset=one.offset) for one in wanted)
+        self._append((journal_stream(run.run_id), decide_journal(journal, RequestRetry(principal="bo", items=items))))
+
     def _wait(self, move: Move) -> None:
         self.now += timedelta(seconds=move.dice[1] % 8)
 
@@ -240,6 +298,10 @@ class _Generator:
             self._runs[key] = evolve_run(self._runs.get(key, Run(key)), recorded.event, self.now)
         elif category == "lease":
             self._leases[key] = evolve_lease(self._leases.get(key, Lease(key)), recorded.event, self.now)
+        elif category == "checkpoint":
+            self._checkpoints[key] = evolve_checkpoint(self._checkpoints.get(key, Checkpoint(key)), recorded.event)
+        elif category == "journal":
+            self._journals[key] = evolve_journal(self._journals.get(key, Journal(key)), recorded.event)
 
 
 def played(moves: Iterable[Move]) -> History:
@@ -255,8 +317,8 @@ WEIGHTED_KINDS = (
     *("start",) * 9,
     *("publish",) * 3,
     *("requeue", "renew") * 3,
-    *("hand_off", "wait", "ask_cancel") * 2,
-    *("acquire", "release", "cancel", "fail"),
+    *("hand_off", "wait", "ask_cancel", "stream") * 2,
+    *("acquire", "release", "cancel", "fail", "ask_retry"),
 )
 
 
@@ -303,6 +365,23 @@ def seeded_moves(seed: int, count: int, runs: int | None = None) -> list[Move]:
 def seeded_history(seed: int, count: int, runs: int | None = None) -> History:
     """The history of `seeded_moves`: the same for a seed, for ever."""
     return played(seeded_moves(seed, count, runs))
+
+
+def _opened(run_id: str, token: int) -> SourceOpened:
+    return SourceOpened(
+        run_id=run_id,
+        source="market",
+        partitions=2,
+        start_offsets={"0": 0, "1": 0},
+        marks=None,
+        owner="owner-a",
+        token=token,
+    )
+
+
+def _omitted(offset: int, terminal: bool) -> OmittedItem:
+    quarantine = None if terminal else ADDRESSES[offset % len(ADDRESSES)]
+    return OmittedItem(partition=0, offset=offset, detail="illisible", terminal=terminal, quarantine=quarantine)
 
 
 def _executing(run: Run) -> int:

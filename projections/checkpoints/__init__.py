@@ -1,0 +1,1 @@
+"""The read model of checkpoints: one row per committed epoch of a STREAM run."""
