@@ -70,7 +70,8 @@ class BrokerProcess:
     """One broker. Use it as a context manager, or call `start()` and `close()`.
 
     `folder` keeps the records and can be started again later; without one the broker is temporary and its folder is removed at
-    `close()` or when this process dies. `users`, a file, lets several processes share it: see `guard.py`. Methods are blocking and
+    `close()` or when this process dies. `users`, a file, lets several processes share a broker (see `guard.py`), whose folder goes
+    when the last of them has gone. Methods are blocking and
     may be called from any thread, one at a time. Raises `EmbeddedBrokerError`.
     """
 
@@ -246,7 +247,7 @@ class BrokerProcess:
         plan = {
             "folder": str(self.folder),
             "environment": {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC", **self.recipe.environment},
-            "remove": self.temporary,
+            "remove": self.temporary or self._users is not None,
             "stop_seconds": STOP_SECONDS_MAX,
             "lock_seconds": LOCK_SECONDS_MAX,
             "owner": os.getpid(),

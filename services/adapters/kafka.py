@@ -32,7 +32,6 @@ class KafkaBroker:
     ) -> None:
         self.bootstrap = bootstrap
         self._group = group
-        self._timeout = request_seconds_max
         self._look = partitions_look_seconds
         self._patience = patience_seconds
         self._delivery = delivery_seconds_max
@@ -47,8 +46,7 @@ class KafkaBroker:
         return KafkaSource(
             topic,
             {**self._settings(), "group.id": self._group},
-            self._topics.partitions_of,
-            self._timeout,
+            self._topics,
             partitions_look_seconds=self._look,
             patience_seconds=self._patience,
         )

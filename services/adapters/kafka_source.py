@@ -21,6 +21,7 @@ from domain.stream.errors import (
 )
 from domain.stream.records import StreamRecord
 from services.adapters.kafka_errors import LOG, typed, typed_errors
+from services.adapters.kafka_topics import KafkaTopics
 from services.broker import Marks, Polled
 
 BATCH_RECORDS_MAX: Final = 500
@@ -44,6 +45,7 @@ READING: Final = {
     "isolation.level": "read_committed",
     "check.crcs": True,
     "fetch.queue.backoff.ms": 10,  # the default of 1000 costs a factor of five
+    "fetch.wait.max.ms": 100,  # a new assignment waits behind a fetch that waits at the broker
     "queued.max.messages.kbytes": PREFETCH_KIBIBYTES_MAX,
 }
 """How every reader reads, whatever else is set."""
@@ -56,15 +58,13 @@ class KafkaSource:
         self,
         topic: str,
         settings: Mapping[str, Any],
-        partitions_of: Callable[[str], int | None],
-        timeout_seconds: float,
+        topics: KafkaTopics,
         *,
         partitions_look_seconds: float = PARTITIONS_LOOK_SECONDS,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._topic = topic
-        self._partitions_of = partitions_of
-        self._timeout = timeout_seconds
+        self._topics = topics
         self._look_seconds = partitions_look_seconds
         self._patience = patience_seconds
         self._next: dict[int, int] = {}
@@ -81,14 +81,7 @@ class KafkaSource:
     def marks(self) -> Mapping[int, Marks]:
         """The marks of every partition; `high` is the end of what is committed, behind which open transactions may stand."""
         self._check_partitions()
-        consumer = self._open()
-        found: dict[int, Marks] = {}
-        with typed_errors(self._topic):
-            for number in range(self.partitions):
-                place = TopicPartition(self._topic, number)
-                low, high = consumer.get_watermark_offsets(place, timeout=self._timeout, cached=False)
-                found[number] = Marks(low, high)
-        return found
+        return self._topics.marks(self._topic, self.partitions)
 
     def assign(self, next_offsets: Mapping[int, int]) -> None:
         """Read on from exactly these offsets."""
@@ -115,10 +108,15 @@ class KafkaSource:
             pending, self._pending = self._pending, None
             raise pending
         self._look_at_partitions()
-        messages = self._messages(min(limit, BATCH_RECORDS_MAX), timeout_seconds)
-        if not messages:
-            self._check_reachable()
-        return self._polled(messages)
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            messages = self._messages(min(limit, BATCH_RECORDS_MAX), left)
+            if not messages:
+                self._check_reachable()
+            polled = self._polled(messages)
+            if polled.next_offsets or not messages or left == 0:
+                return polled
 
     def pause(self, partitions: Iterable[int]) -> None:
         """Deliver nothing of these partitions; what the client has ready of them is dropped and fetched again later."""
@@ -206,7 +204,7 @@ class KafkaSource:
         """After an empty poll: tell silence from a broker that is away."""
         if self._down_since is None or time.monotonic() - self._down_since < self._patience:
             return
-        self._partitions_of(self._topic)
+        self._topics.partitions_of(self._topic)
         self._down_since = None
 
     def _check_kept(self, number: int, offset: int, marks: Marks) -> None:
@@ -239,7 +237,7 @@ class KafkaSource:
             )
 
     def _partitions_now(self) -> int:
-        found = self._partitions_of(self._topic)
+        found = self._topics.partitions_of(self._topic)
         if found is None:
             raise TopicMissingError("there is no such topic", at=self._topic, expected="a topic that was created")
         return found

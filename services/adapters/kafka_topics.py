@@ -10,23 +10,36 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, but not in words that mypy counts
     AdminClient,
     ConfigResource,
     NewPartitions,
     NewTopic,
+    OffsetSpec,
     ResourceType,
 )
 
 from domain.stream.errors import BrokerUnavailableError, TopicMissingError
 from services.adapters.kafka_errors import LOG, typed_errors
-from services.broker import TopicDescription
+from services.broker import Marks, TopicDescription
 
 LOOK_SECONDS: Final = 0.05
 """Between two looks at the list of topics while waiting for a change to be there."""
 
 REPLICAS_OF_BROKER: Final = -1
 """As many copies as the broker's own default says."""
+
+_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+_PASSING: Final = {
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+}
+"""What a broker answers while partitions are moving or new: asked again a moment later, it knows better."""
 
 
 class KafkaTopics:
@@ -81,6 +94,35 @@ class KafkaTopics:
             return None
         return sum(partition.leader >= 0 for partition in topic.partitions.values())
 
+    def marks(self, name: str, partitions: int) -> Mapping[int, Marks]:
+        """The marks of partitions 0 to `partitions` - 1; `high` is the end of what is committed.
+
+        Asked over this client's own connection: on a reader's, the question would wait behind its fetch of records to come.
+        """
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                with typed_errors(name):
+                    return self._marks_once(name, partitions)
+            except BrokerUnavailableError as error:
+                passing = _code(error) in _PASSING
+                if not passing or time.monotonic() >= deadline:
+                    raise
+                time.sleep(LOOK_SECONDS)
+
+    def _marks_once(self, name: str, partitions: int) -> dict[int, Marks]:
+        client, places = self._admin(), [TopicPartition(name, number) for number in range(partitions)]
+        ends = [
+            client.list_offsets(
+                dict.fromkeys(places, spec),
+                isolation_level=IsolationLevel.READ_COMMITTED,
+                request_timeout=self._timeout,
+            )
+            for spec in (_EARLIEST, _LATEST)
+        ]
+        low, high = ({place.partition: end[place].result(self._timeout + 1).offset for place in places} for end in ends)
+        return {number: Marks(low[number], high[number]) for number in range(partitions)}
+
     def close(self) -> None:
         """Let go of the client; the next use makes another."""
         with self._lock:
@@ -113,3 +155,9 @@ class KafkaTopics:
             if time.monotonic() >= deadline:
                 raise BrokerUnavailableError("the change did not take effect in time", at=name)
             time.sleep(LOOK_SECONDS)
+
+
+def _code(error: BrokerUnavailableError) -> int | None:
+    """The client's code that an error of ours was made from."""
+    cause = error.__cause__
+    return cause.args[0].code() if isinstance(cause, KafkaException) else None

@@ -254,6 +254,9 @@ class MemoryPublisher:
         size = len(key) + len(value or b"") + sum(len(name) + len(text) for name, text in headers.items())
         if size > RECORD_BYTES_MAX:
             raise BrokerRefusedError("the record is too large", at=topic, expected=f"at most {RECORD_BYTES_MAX} bytes")
+        if self._broker.available:
+            with self._broker.lock:
+                self._broker.topic(topic)
         try:
             self._broker.append(topic, partition, key, value, headers)
         except (BrokerUnavailableError, BrokerRefusedError, TopicMissingError) as error:

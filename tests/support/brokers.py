@@ -1,0 +1,154 @@
+"""Brokers for tests, started when the first test asks for one and ended when pytest ends.
+
+| fixture | what it gives |
+| --- | --- |
+| `kafka_broker` | the Apache Kafka that all processes of this pytest run share; skips where there is no JDK 17 or no Maven |
+| `embedded_broker` | an embedded broker, one per pytest process |
+| `broker` | Apache Kafka where it can run, else the embedded one; the header of the run says which |
+| `mortal_broker` | a broker of the test's own, of the same kind as `broker`, to `kill()`, `stop()`, `start()` and `restart()` |
+
+The shared broker lives in a folder that the first pytest process makes. That process holds a lock as long as it lives; the
+broker's guard ends the broker when nobody holds it any more. Where Java and Maven are found, a start that fails is an error, never
+a reason to take the other broker.
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SHARED = pytest.StashKey[Path]()
+LOCK = pytest.StashKey[int]()
+END_SECONDS_MAX = 60.0
+KINDS = ("auto", "apache", "embedded")
+
+
+@dataclass(frozen=True)
+class RunningBroker:
+    """A broker that runs, and where."""
+
+    name: str
+    bootstrap: str
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--broker", choices=KINDS, default="auto", help="the broker of tests; auto: Apache Kafka if it can run"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    given = getattr(config, "workerinput", {}).get("shared_broker")
+    if given is not None:
+        config.stash[SHARED] = Path(given)
+        return
+    folder = config.stash[SHARED] = Path(tempfile.mkdtemp(prefix="finaz-shared-"))
+    config.stash[LOCK] = os.open(folder / "users", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(config.stash[LOCK], fcntl.LOCK_SH)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["shared_broker"] = str(node.config.stash[SHARED])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    lock = config.stash.get(LOCK, None)
+    if lock is None:
+        return
+    os.close(lock)
+    folder = config.stash[SHARED]
+    _wait_for_guard(folder / "broker" / "guard.lock")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"broker: {broker_text(config)}"
+
+
+def broker_text(config: pytest.Config) -> str:
+    """Which broker `broker` gives in this run, and why."""
+    from importlib import metadata
+
+    from deployment.brokers.jars import kafka_version, missing
+
+    lacking = missing()
+    if is_apache(config):
+        return f"Apache Kafka {kafka_version()}" + (f", but there is {lacking}" if lacking else "")
+    reason = f"{lacking} for Apache Kafka" if lacking else "asked for by --broker"
+    return f"embedded, noida-db {metadata.version('noida-db')} ({reason})"
+
+
+def is_apache(config: pytest.Config) -> bool:
+    """Whether this run's `broker` is Apache Kafka."""
+    from deployment.brokers.jars import missing
+
+    chosen = config.getoption("--broker")
+    return chosen == "apache" or (chosen == "auto" and missing() is None)
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(pytestconfig: pytest.Config) -> RunningBroker:
+    """The shared Apache Kafka."""
+    from deployment.brokers.apache import apache_kafka
+    from deployment.brokers.jars import missing
+
+    lacking = missing()
+    if lacking is not None:
+        pytest.skip(f"Apache Kafka cannot run here: {lacking}")
+    folder = pytestconfig.stash[SHARED]
+    process = apache_kafka(folder / "broker", users=folder / "users")
+    with (folder / "start.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "broker" / "ports.json").exists():
+            process.start()
+    return RunningBroker(process.name, process.bootstrap)
+
+
+@pytest.fixture(scope="session")
+def embedded_broker() -> Iterator[RunningBroker]:
+    """An embedded broker of this process."""
+    from deployment.brokers.embedded import embedded_broker
+
+    with embedded_broker() as process:
+        yield RunningBroker(process.name, process.bootstrap)
+
+
+@pytest.fixture(scope="session")
+def broker(request: pytest.FixtureRequest) -> RunningBroker:
+    """The broker of this run."""
+    found: RunningBroker = request.getfixturevalue("kafka_broker" if is_apache(request.config) else "embedded_broker")
+    return found
+
+
+@pytest.fixture
+def mortal_broker(pytestconfig: pytest.Config, tmp_path: Path) -> Iterator[Any]:
+    """A `BrokerProcess` of the test's own."""
+    from deployment.brokers.apache import apache_kafka
+    from deployment.brokers.embedded import embedded_broker
+
+    make = apache_kafka if is_apache(pytestconfig) else embedded_broker
+    with make(tmp_path / "broker") as process:
+        yield process
+
+
+def _wait_for_guard(lock: Path) -> None:
+    """Until the shared broker's guard has stopped it and ended, which its own lock tells; at once if it never started."""
+    if not lock.exists():
+        return
+    deadline = time.monotonic() + END_SECONDS_MAX
+    with lock.open("a") as file:
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.05)
+            else:
+                return
