@@ -1,10 +1,11 @@
-"""Everything on one machine: the database, the schema, a token, and the components under a supervisor.
+"""Everything on one machine: the database, the broker, the schema, a token, and the components under a supervisor.
 
 `finaz up`, the demo, the drills and the tests all start through `machine()`, so what they show is what an operator runs. Without
-a folder everything lives in a temporary one and is removed at the end; without a DSN an embedded PostgreSQL is started in it.
+a folder everything lives in a temporary one and is removed at the end; without a DSN an embedded PostgreSQL is started in it,
+without a broker's address an embedded broker.
 
 What must stay true: when `machine()` has been left, no process that it started is alive and no temporary file is there; a process
-killed half-way leaves a temporary folder at most, since the components and the database end by themselves. All waits are bounded.
+killed half-way leaves a temporary folder at most, since components, database and broker end by themselves. All waits are bounded.
 """
 
 import asyncio
@@ -16,8 +17,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
+from deployment.brokers.embedded import embedded_broker
 from deployment.embedded import EmbeddedPostgres
 from deployment.migrate import migrate
 from deployment.supervision import (
@@ -34,7 +36,7 @@ from domain.errors import InfrastructureError
 READY_SECONDS_MAX: Final = 120.0
 """How long the components may take until all are ready, on a cold and busy machine."""
 
-DATABASE_LOOK_SECONDS: Final = 0.5
+SERVER_LOOK_SECONDS: Final = 0.5
 """How often an embedded server is looked after; it is started again when it is gone."""
 
 HAND_BACK_SECONDS_MAX: Final = 20.0
@@ -54,6 +56,7 @@ class Plan:
     environment: Mapping[str, str]
     folder: Path | None = None
     postgres_dsn: str | None = None
+    kafka_bootstrap: str | None = None
     tokens_file: Path | None = None
     host: str = "127.0.0.1"
     port: int = 0
@@ -67,10 +70,14 @@ class Plan:
 class Machine:
     """What runs: where the API listens, a token for it, and the supervisor that keeps it alive."""
 
-    def __init__(self, url: str, token: str, dsn: str, folder: Path, supervisor: Supervisor) -> None:
+    def __init__(
+        self, url: str, token: str, dsn: str, bootstrap: str | None, folder: Path, supervisor: Supervisor
+    ) -> None:
         self.url = url
         self.token = token
         self.dsn = dsn
+        self.bootstrap = bootstrap
+        """The broker's address; None where there is none, nor an embedded one installed."""
         self.folder = folder
         self._supervisor = supervisor
         self.database: EmbeddedPostgres | None = None
@@ -101,9 +108,9 @@ async def machine(plan: Plan, tell: Tell, stop: asyncio.Event | None = None) -> 
         if dsn is None:
             tell("database_starting", folder=str(folder / "postgres"))
             database = EmbeddedPostgres(folder / "postgres")
-            stack.push_async_callback(asyncio.to_thread, database.close)
-            await asyncio.to_thread(database.start)
+            await _kept(database, "database", stack, tell)
             dsn = database.dsn()
+        bootstrap = plan.kafka_bootstrap or await _broker(folder / "broker", stack, tell)
         applied = await asyncio.to_thread(migrate, dsn)
         tell("database_ready", migrations_applied=len(applied))
         tokens_file = plan.tokens_file or folder / "tokens.json"
@@ -115,33 +122,62 @@ async def machine(plan: Plan, tell: Tell, stop: asyncio.Event | None = None) -> 
             "FINAZ_POSTGRES_DSN": dsn,
             "FINAZ_DATA_DIR": str(folder),
             "FINAZ_TOKENS_FILE": str(tokens_file),
-        }
+        } | ({} if bootstrap is None else {"FINAZ_KAFKA_BOOTSTRAP": bootstrap})
         output = stack.enter_context((folder / LOG_FILE).open("ab")).fileno() if plan.quiet else None
         patience = max(STOP_SECONDS_MAX, plan.worker_grace_seconds + HAND_BACK_SECONDS_MAX)
         components = _components(plan.workers, listener.fileno())
         supervisor = Supervisor(components, environment, tell, output, patience)
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        made = Machine(url, token, dsn, folder, supervisor)
+        made = Machine(url, token, dsn, bootstrap, folder, supervisor)
         made.database = database
-        if database is not None:
-            keeping = asyncio.create_task(_keep_database(database, tell))
-            stack.push_async_callback(_cancelled, keeping)
         async with _supervised(supervisor, stop or asyncio.Event()) as made.failed:
             yield made
 
 
-async def _keep_database(database: EmbeddedPostgres, tell: Tell) -> None:
-    """Start the embedded server again whenever it is gone, for ever: the components wait for it meanwhile."""
+class Server(Protocol):
+    """An embedded server that can be started, looked after and closed."""
+
+    pid: int | None
+
+    def start(self) -> None: ...
+
+    def is_running(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+async def _broker(folder: Path, stack: contextlib.AsyncExitStack, tell: Tell) -> str | None:
+    """The address of an embedded broker, started in the folder; None, told, where it isn't installed."""
+    try:
+        broker = embedded_broker(folder)
+    except InfrastructureError as error:
+        tell("broker_absent", error=str(error))
+        return None
+    tell("broker_starting", folder=str(folder), broker=broker.name)
+    await _kept(broker, "broker", stack, tell)
+    tell("broker_ready", bootstrap=broker.bootstrap)
+    return broker.bootstrap
+
+
+async def _kept(server: Server, name: str, stack: contextlib.AsyncExitStack, tell: Tell) -> None:
+    """Start an embedded server, keep it alive until the stack is left, then close it."""
+    stack.push_async_callback(asyncio.to_thread, server.close)
+    await asyncio.to_thread(server.start)
+    stack.push_async_callback(_cancelled, asyncio.create_task(_keep(server, name, tell)))
+
+
+async def _keep(server: Server, name: str, tell: Tell) -> None:
+    """Start an embedded server again whenever it is gone, for ever: the components wait for it meanwhile."""
     while True:
-        await asyncio.sleep(DATABASE_LOOK_SECONDS)
+        await asyncio.sleep(SERVER_LOOK_SECONDS)
         try:
-            if await asyncio.to_thread(database.is_running):
+            if await asyncio.to_thread(server.is_running):
                 continue
-            tell("database_died")
-            await asyncio.to_thread(database.start)
-            tell("database_restarted", pid=database.pid)
+            tell(f"{name}_died")
+            await asyncio.to_thread(server.start)
+            tell(f"{name}_restarted", pid=server.pid)
         except InfrastructureError as error:
-            tell("database_not_restarted", error=str(error))
+            tell(f"{name}_not_restarted", error=str(error))
 
 
 async def _cancelled(task: "asyncio.Task[None]") -> None:

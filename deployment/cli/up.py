@@ -25,10 +25,11 @@ WORKERS_MAX: Final = 64
 @click.option("--workers", type=click.IntRange(1, WORKERS_MAX), default=1, show_default=True, help="Worker processes.")
 @json_option
 def up(folder: Path | None, host: str | None, port: int | None, workers: int) -> None:
-    """Start everything on this machine: database, API, workers, projector.
+    """Start everything on this machine: database, broker, API, workers, projector.
 
-    Without FINAZ_POSTGRES_DSN an embedded PostgreSQL is started. Prints where the API listens and a development token when all is
-    ready. A process that dies is started again. Ctrl-C or SIGTERM ends everything, SIGKILL too.
+    Without FINAZ_POSTGRES_DSN an embedded PostgreSQL is started, without FINAZ_KAFKA_BOOTSTRAP an embedded broker. Prints where the
+    API listens and a development token when all is ready. A process that dies is started again. Ctrl-C or SIGTERM ends everything,
+    SIGKILL too.
     """
     from deployment.logs import set_up_logs
     from deployment.settings import child_environment, load_settings
@@ -46,6 +47,7 @@ def up(folder: Path | None, host: str | None, port: int | None, workers: int) ->
         environment=child_environment(),
         folder=folder,
         postgres_dsn=settings.postgres_dsn,
+        kafka_bootstrap=settings.kafka_bootstrap,
         tokens_file=settings.tokens_file,
         host=host or settings.api_host,
         port=settings.api_port if port is None else port,
@@ -75,13 +77,21 @@ async def _stay_up(plan: Any) -> None:
 def _announce(here: Any) -> None:
     if wants_json():
         json_line(
-            {"url": here.url, "token": here.token, "pids": here.pids, "folder": str(here.folder), "dsn": here.dsn}
+            {
+                "url": here.url,
+                "token": here.token,
+                "pids": here.pids,
+                "folder": str(here.folder),
+                "dsn": here.dsn,
+                "bootstrap": here.bootstrap,
+            }
         )
         return
     click.echo(f"The API listens at {here.url}\n")
     click.echo(f"  export FINAZ_API_URL={here.url}")
     click.echo(f"  export FINAZ_TOKEN={here.token}\n")
     click.echo(f"  database     {here.dsn}")
+    click.echo(f"  broker       {here.bootstrap or 'none'}")
     for name, pid in here.pids.items():
         click.echo(f"  {name:<12} process {pid}")
     click.echo("\nCtrl-C ends everything.")

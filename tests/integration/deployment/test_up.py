@@ -30,8 +30,13 @@ def database_pid(up: Up) -> int:
     return int(row[0].splitlines()[0])
 
 
+def broker_pid(up: Up) -> int:
+    """The process id of the embedded broker."""
+    return int((up.folder / "broker" / "broker.pid").read_text())
+
+
 def test_what_dies_comes_back_and_the_end_leaves_nothing(tmp_path: Path) -> None:
-    """Each component, and the database, killed with SIGKILL is started again and said so; runs go on, and are kept.
+    """Each component, the database and the broker, killed with SIGKILL is started again and said so; runs go on, and are kept.
 
     SIGTERM and SIGINT end everything with status 0 and leave no process; started again on the folder, the token and the runs are
     what they were.
@@ -42,7 +47,7 @@ def test_what_dies_comes_back_and_the_end_leaves_nothing(tmp_path: Path) -> None
         made = finaz("snapshot", "import", file, "--name", "f", "--format", "jsonl", "--json", FINAZ_DATA_DIR=folder)
         snapshot = json.loads(made.stdout)["address"]
         before = submit(up, snapshot, "before the deaths")
-        pids = {*up.pids.values(), database_pid(up)}
+        pids = {*up.pids.values(), database_pid(up), broker_pid(up)}
         for name in ("worker-1", "projector", "manager", "api"):
             os.kill(up.pids[name], signal.SIGKILL)
             assert up.wait_for_log("component_died", component=name)["status"] == "signal SIGKILL"
@@ -51,12 +56,16 @@ def test_what_dies_comes_back_and_the_end_leaves_nothing(tmp_path: Path) -> None
         os.kill(database_pid(up), signal.SIGKILL)
         up.wait_for_log("database_died")
         pids.add(up.wait_for_log("database_restarted")["pid"])
+        os.kill(broker_pid(up), signal.SIGKILL)
+        up.wait_for_log("broker_died")
+        pids.add(up.wait_for_log("broker_restarted")["pid"])
         after = submit(up, snapshot, "after the deaths")
         events = up.answer("run", "events", before)
         assert up.end() == 0
         assert [pid for pid in pids if alive(pid)] == []
     with finaz_up("--folder", folder) as again:
         assert again.token == up.token
+        assert again.announced["bootstrap"] == up.announced["bootstrap"]
         assert again.answer("run", "events", before) == events
         assert again.answer("run", "get", after)["state"] == "SUCCEEDED"
         dsn = {"FINAZ_POSTGRES_DSN": again.announced["dsn"]}
@@ -64,6 +73,6 @@ def test_what_dies_comes_back_and_the_end_leaves_nothing(tmp_path: Path) -> None
         assert rebuilt["position"] >= max(event["position"] for event in events["items"])
         listed = again.answer("run", "list", "--position", str(rebuilt["position"]))["items"]
         assert {run["run_id"] for run in listed} == {before, after}
-        pids = {*again.pids.values(), database_pid(again)}
+        pids = {*again.pids.values(), database_pid(again), broker_pid(again)}
         assert again.end(signal.SIGINT) == 0
     assert [pid for pid in pids if alive(pid)] == []
