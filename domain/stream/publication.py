@@ -7,6 +7,7 @@ records but for its id. Pure: a crash leaves nothing.
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -100,6 +101,21 @@ def outgoing(
                 headers=headers_of(arrival, load_id),
                 arrival=arrival,
             )
+
+
+def missing_records(
+    arrivals: Sequence[Arrival], ids: Sequence[str], partitions: int, published: Mapping[int, tuple[int, int]]
+) -> int:
+    """How many records `outgoing` gives."""
+    indices: dict[int, list[int]] = {}
+    partition = partitions_of(arrivals, partitions)
+    for arrival in arrivals:
+        indices.setdefault(partition[arrival.instrument], []).append(arrival.index)
+    missing = len(arrivals) * len(ids)
+    for place, (load, index) in published.items():
+        mine = indices.get(place, [])
+        missing -= load * len(mine) + bisect_right(mine, index)
+    return missing
 
 
 def last_published(records: Iterable[StreamRecord], ids: Sequence[str]) -> dict[int, tuple[int, int]]:
