@@ -16,7 +16,7 @@ from deployment.cli.lazy import LazyGroup, Place
 _HERE: Final = "deployment.cli."
 
 COMMANDS: Final = {
-    "up": Place(_HERE + "up:up", "Start everything on this machine: database, API, workers, projector."),
+    "up": Place(_HERE + "up:up", "Start everything on this machine: database, broker, API, workers, projector."),
     "demo": Place(_HERE + "demo:demo", "Show the whole way, from real prices to published results."),
     "health": Place(_HERE + "health:health", "Ask the API whether it is ready for work."),
     "run": Place(_HERE + "runs:run", "Submit runs, watch them, fetch their results."),
@@ -35,6 +35,9 @@ COMMANDS: Final = {
     "migrate": Place(_HERE + "migrate:migrate", "Bring the database to the schema of this version."),
     "api": Place(_HERE + "components:api", "Serve the HTTP API."),
     "worker": Place(_HERE + "components:worker", "Execute runs."),
+    "stream": Place(
+        _HERE + "streams:stream", "See what a stream run committed, omitted, found late; have records retried."
+    ),
     "stream-worker": Place(_HERE + "stream_worker:stream_worker", "Work on one stream run until it ends or SIGTERM."),
     "projector": Place(_HERE + "components:projector", "Keep the read models up to date."),
     "manager": Place(_HERE + "components:manager", "Run the process managers."),
