@@ -9,7 +9,7 @@ import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 import structlog
@@ -85,7 +85,12 @@ def disk_free(folder: Path) -> int:
 
 def log_stream_event(event: StreamEvent) -> None:
     """What a stream worker does, as a line of the log."""
-    facts = {"run_id": event.run_id, "token": event.token, "position": event.position, "epoch": event.epoch}
-    facts |= {"records": event.records, "detail": event.detail}
+    facts: dict[str, Any] = {
+        "run_id": event.run_id,
+        "token": event.token,
+        "position": event.position,
+        "epoch": event.epoch,
+    }
+    facts |= {"records": event.records, "detail": event.detail, **event.facts}
     level = _LEVELS.get(event.name, logging.INFO)
     _log.log(level, event.name, **{name: value for name, value in facts.items() if value})

@@ -76,11 +76,11 @@ def advanced(head: Head, append: Append, appended: Appended) -> Head:
     """The head after an append of ours was accepted."""
     run, lease, cause = head.run, head.lease, head.cause
     run_version, lease_version = head.run_version, head.lease_version
-    runs = run_stream(head.run_id)
+    runs, leases = run_stream(head.run_id), lease_stream(head.run_id)
     for new in append.events:
         if new.stream == runs:
             run, run_version, cause = evolve_run(run, new.event, appended.recorded_at), new.version, new.event_id
-        else:
+        elif new.stream == leases:
             lease, lease_version = evolve_lease(lease, new.event, appended.recorded_at), new.version
     return Head(run, run_version, lease, lease_version, cause)
 

@@ -5,7 +5,7 @@ What must stay true: everything here is a value or a Protocol; nothing of it rea
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -82,6 +82,8 @@ class StreamEvent(msgspec.Struct, frozen=True, kw_only=True):
     records: int = 0
     detail: str = ""
     error: BaseException | None = None
+    facts: dict[str, Any] = {}
+    """What more there is to it, as plain data."""
 
 
 EVENT_NAMES: Final = frozenset(

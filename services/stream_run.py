@@ -8,9 +8,9 @@ leaves a RUNNING run at its last commit, and blobs that nothing names.
 
 import logging
 import threading
-from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
+from domain.canonical import address_of
 from domain.errors import (
     BlobCorruptError,
     BlobMissingError,
@@ -36,6 +36,7 @@ from domain.stream.progress import Progress
 from domain.stream.treatment import Treatment
 from domain.stream.worker_core import StreamCore
 from services.batch_run import described_error
+from services.checkpoints import Restored
 from services.runs import PublishedResult, published
 from services.stream_claim import Claimed, plan_of
 from services.stream_lease import LeaseKeeper, obsolete
@@ -124,13 +125,12 @@ class Ownership:
             self._open(reading)
         journal = session.standing.journal
         core = StreamCore(flow, reading.partitions, self._settings.limits)
-        if restored.state is not None:
-            core.restore(restored.state)
+        facts = _restored(core, restored)
         start = {int(partition): offset for partition, offset in journal.start_offsets.items()}
         marks = None if journal.marks is None else {int(p): mark for p, mark in journal.marks.items()}
         progress = Progress(core, start, restored.next_offsets or start, marks)
         epoch = session.standing.checkpoint.epoch
-        session.say("stream.restored", epoch=epoch, records=_records(progress), detail=_places(progress.next_offsets))
+        session.say("stream.restored", epoch=epoch, records=_records(progress), **facts, **_offsets(progress))
         self._retry(progress, omitted_now(journal))
         reading.assign(progress.next_offsets)
         session.say("stream.reading", epoch=epoch)
@@ -151,7 +151,7 @@ class Ownership:
             token=session.token,
         )
         session.record(opened)
-        session.say("stream.opened", detail=_places({p: mark.high for p, mark in marks.items()}))
+        session.say("stream.opened", start_offsets=opened.start_offsets, marks=opened.marks)
 
     # ---------------------------------------------------------------- the loop
 
@@ -310,5 +310,19 @@ def _records(progress: Progress) -> int:
     return sum(progress.core.counts.values()) - progress.core.counts[Treatment.ABSENT]
 
 
-def _places(offsets: Mapping[int, int]) -> str:
-    return ", ".join(f"{partition}: {offset}" for partition, offset in sorted(offsets.items()))
+def _offsets(progress: Progress) -> dict[str, Any]:
+    return {"next_offsets": {str(partition): offset for partition, offset in sorted(progress.next_offsets.items())}}
+
+
+def _restored(core: StreamCore, restored: Restored) -> dict[str, Any]:
+    """Give the core the state that was committed, and see that it is that state, to the byte."""
+    manifest = restored.manifest
+    if restored.state is None or manifest is None:
+        return {}
+    core.restore(restored.state)
+    state = address_of(core.state_document())
+    if state != manifest.state:
+        raise CheckpointInvalidError(
+            f"restored, the state is {state}", at=f"state of epoch {manifest.epoch}", expected=manifest.state
+        )
+    return {"manifest": manifest.manifest_hash, "restored_state": state}

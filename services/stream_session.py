@@ -9,11 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from domain.errors import InfrastructureError, StaleFenceError, VersionConflictError
+from domain.errors import InfrastructureError, VersionConflictError
 from domain.events import Event, Metadata
 from domain.identity import lease_stream, run_stream
 from domain.leases.messages import LeaseReleased
@@ -184,7 +184,7 @@ class Session:
     # ---------------------------------------------------------------- looks
 
     def look(self) -> bool:
-        """Look what others have asked for: True if the run is due to end. Raises `StaleFenceError` if it is another's."""
+        """Look what others have asked for: True if the run is due to end. Whose it is, the next append will be told."""
         tools = self.tools
         try:
             read = tools.log.read_streams_blocking([run_stream(self.run_id)])
@@ -195,7 +195,7 @@ class Session:
             return False
         run = fold_run(self.run_id, read.streams[run_stream(self.run_id)])
         if run.state is not RunState.RUNNING or run.token != self.token:
-            raise StaleFenceError("the run is executed by another", at=self.run_id, token=run.token)
+            return False
         return run.cancellation_requested or tools.clock.now() >= self._deadline_at
 
     # ---------------------------------------------------------------- parts
@@ -226,6 +226,7 @@ class Session:
         records: int = 0,
         detail: str = "",
         error: BaseException | None = None,
+        **facts: Any,
     ) -> None:
         """Tell outside what happened."""
         event = StreamEvent(
@@ -237,6 +238,7 @@ class Session:
             records=records,
             detail=detail or (str(error) if error else ""),
             error=error,
+            facts=facts,
         )
         self.tools.tell(event)
 
@@ -248,5 +250,11 @@ class Session:
         self.standing = committed.standing
         manifest = committed.manifest
         records = sum(manifest.counts.values()) - manifest.counts["absent"]
-        self.say("stream.committed", position=committed.position, epoch=manifest.epoch, records=records)
+        self.say(
+            "stream.committed",
+            position=committed.position,
+            epoch=manifest.epoch,
+            records=records,
+            manifest=manifest.manifest_hash,
+        )
         return committed

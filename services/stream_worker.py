@@ -48,13 +48,14 @@ class StreamWorker:
         new_id: Callable[[], UUID] = new_event_id,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.checkpoints = Checkpoints(log, blobs)
+        self.log = log
         self.blobs = blobs
+        checkpoints = Checkpoints(log, blobs)
         self._tools = Tools(
             log=log,
             blobs=blobs,
             broker=broker,
-            checkpoints=self.checkpoints,
+            checkpoints=checkpoints,
             clock=DatabaseClock(monotonic),
             claimant=Claimant(owner, settings.lease_ttl_seconds, settings.label),
             settings=settings,
@@ -63,7 +64,7 @@ class StreamWorker:
             disk_free=disk_free,
             monotonic=monotonic,
         )
-        self._claims = Claims(log, self.checkpoints, self._tools.claimant, self._tools.clock, new_id, monotonic)
+        self._claims = Claims(log, checkpoints, self._tools.claimant, self._tools.clock, new_id, monotonic)
 
     def look(self, run_id: str) -> Head:
         """The run and its lease as they are. Raises `RunNotFoundError`, and `InputError` for a run of another mode."""

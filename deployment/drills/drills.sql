@@ -27,3 +27,7 @@ SELECT c.manager, c.name, c.key, c.reason FROM finaz.manager_commands AS c WHERE
 
 -- name: due_verifications
 SELECT count(*) FROM finaz.manager_commands AS c WHERE c.state = 'pending' AND c.name = 'verify'
+
+-- name: sessions
+-- How many sessions there are of an application.
+SELECT count(*) FROM pg_stat_activity AS a WHERE a.application_name = %(application)s
