@@ -79,8 +79,11 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
     from api.metrics import Metrics
     from api.parts import ApiParts
     from api.tail import LogTail
+    from deployment.broker_wiring import broker_probes
     from deployment.migrate import pending
+    from projections.checkpoints.postgres import CheckpointsReader
     from projections.discrepancies.postgres import DiscrepanciesReader
+    from projections.quarantine.postgres import QuarantineReader
     from projections.runs.postgres import RunsReader
     from projections.status import Projections
     from services.adapters.manager_store import ManagerOperations
@@ -90,6 +93,7 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
     from services.results import Results
     from services.run_listing import RunListing
     from services.runs import Runs
+    from services.stream_records import StreamRecords
 
     dsn = settings.required_postgres_dsn()
     async with opened_log(settings) as log:
@@ -105,6 +109,7 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
                 results=Results(blobs),
                 listing=RunListing(RunsReader(log.pool), projections),
                 alerts=Alerts(log, DiscrepanciesReader(log.pool), ManagerOperations(log.pool), projections),
+                stream_records=StreamRecords(log, Runs(log), CheckpointsReader(log.pool), QuarantineReader(log.pool)),
                 read_models=read_models,
                 tokens=Tokens(path=settings.required_tokens_file()),
                 tail=LogTail(log, wakeups),
@@ -113,6 +118,7 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
                     "database": database_probe(log),
                     "migrations": migrations_probe(lambda: not pending(dsn)),
                     "projections": projections_probe(read_models),
+                    **broker_probes(settings),
                 },
                 version=version("finaz-runtime"),
                 body_bytes_max=settings.body_size_max_bytes,

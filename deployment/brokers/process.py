@@ -195,7 +195,7 @@ class BrokerProcess:
             time.sleep(READY_LOOK_SECONDS)
         broker = KafkaBroker(f"{HOST}:{port}", request_seconds_max=max(1.0, deadline - time.monotonic()))
         try:
-            broker.topics().partitions_of("none")
+            broker.topics().reach()
         except FinazError as error:
             raise self._failed(f"it does not answer: {error}") from None
         finally:

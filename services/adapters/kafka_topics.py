@@ -86,6 +86,11 @@ class KafkaTopics:
         self._done(name, lambda client: client.create_partitions(wanted, request_timeout=self._timeout)[name])
         self._wait(name, lambda: self.partitions_of(name) == total)
 
+    def reach(self) -> None:
+        """Return if the broker answers. Raises `BrokerUnavailableError`."""
+        with typed_errors(self._bootstrap):
+            self._admin().list_topics(timeout=self._timeout)
+
     def partitions_of(self, name: str) -> int | None:
         """How many partitions with a leader the topic has; None if it does not exist. Raises `BrokerUnavailableError`."""
         with typed_errors(self._bootstrap):

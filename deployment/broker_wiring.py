@@ -1,0 +1,26 @@
+"""The broker as the settings name it, wired for the API: nothing of it is loaded where no broker is configured."""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from deployment.settings import Settings
+
+if TYPE_CHECKING:
+    from api.parts import Probe
+
+PROBE_SECONDS_MAX: Final = 1.5
+"""How long the broker may take to answer a probe, below what the API gives a probe."""
+
+
+def broker_probes(settings: Settings) -> "dict[str, Probe]":
+    """Ready only if the broker answers; no probe where no broker is configured."""
+    if settings.kafka_bootstrap is None:
+        return {}
+    from services.adapters.kafka import KafkaBroker
+
+    topics = KafkaBroker(settings.kafka_bootstrap, request_seconds_max=PROBE_SECONDS_MAX).topics()
+
+    async def probe() -> None:
+        await asyncio.to_thread(topics.reach)
+
+    return {"broker": probe}
