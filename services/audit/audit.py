@@ -1,0 +1,337 @@
+"""The audit: one reading of the log as of one position, and everything that is derived from it compared with what is there.
+
+Each pass reads every event of one snapshot of the database and holds the states and rows of one part of all names; the hash chain
+is followed in the first. What must stay true: the audit writes nothing, takes no lock and finds nothing in a healthy system,
+whatever is appended meanwhile; what it could not look at is said. What grows with the log is the number of passes
+(`STREAMS_OF_A_PASS_MAX` streams each) and not the memory. A crash leaves nothing: it is begun again.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+from domain.discrepancies.aggregate import WRITTEN_OFF, Discrepancy
+from domain.errors import FinazError
+from domain.events import Recorded
+from domain.folds import category_of, fold_of, key_of
+from projections.registry import PROJECTIONS, Projection
+from services.audit.blobs import BlobsCheck
+from services.audit.chain import ChainCheck
+from services.audit.findings import (
+    FORMAT,
+    AuditedModel,
+    AuditedSeals,
+    AuditReport,
+    Finding,
+    FindingKind,
+    Findings,
+)
+from services.audit.rows import RowsCheck
+from services.audit.streams import Part, StreamsCheck, recorded_of
+from services.audit.words import cannot_exclude, vouches
+from services.ports import BlobStore
+from services.seals import Seal, SealProblem
+
+STREAMS_OF_A_PASS_MAX: Final = 200_000
+"""Streams whose states, rows and addresses one pass holds: a few hundred megabytes."""
+
+PROGRESS_EVENTS: Final = 2000
+"""Events between two words of progress."""
+
+OnProgress = Callable[[int, int], None]
+"""Called with (done, total) at every border; whatever it raises ends the audit."""
+
+
+class Snapshot(Protocol):
+    """What the audit reads (`services.store.log_snapshot.LogSnapshot`)."""
+
+    def head(self) -> tuple[int, bytes, datetime]: ...
+
+    def streams(self) -> int: ...
+
+    def positions(self) -> dict[str, int]: ...
+
+    def code_versions(self) -> dict[str, int]: ...
+
+    def skips(self) -> dict[str, frozenset[int]]: ...
+
+    def events(self, after: int, up_to: int) -> Iterator[Any]: ...
+
+    def category(self, name: str) -> Iterator[Any]: ...
+
+    def rows(self, statement: str, arguments: Any = None) -> Iterator[Any]: ...
+
+
+class FurtherCheck(Protocol):
+    """Something else that is derived from events, and kept where this module does not reach."""
+
+    @property
+    def name(self) -> str: ...
+
+    def event(self, recorded: Recorded) -> None:
+        """The next event of the log."""
+        ...
+
+    def check(self, snapshot: Snapshot, findings: Findings) -> None:
+        """Compare, after the last event of the part."""
+        ...
+
+
+@dataclass(frozen=True)
+class AuditParts:
+    """What an audit is made of. Without `blobs` or `seals` those are not looked at, and the report says so.
+
+    `further` makes the further checks of one part.
+    """
+
+    blobs: BlobStore | None
+    seals: Callable[[], Iterator[Seal | SealProblem]] | None
+    projections: Sequence[Projection] = tuple(PROJECTIONS.values())
+    further: Callable[[Part], Sequence[FurtherCheck]] = lambda part: ()
+    streams_max: int = STREAMS_OF_A_PASS_MAX
+
+
+def audit(snapshot: Snapshot, parts: AuditParts, on_progress: OnProgress = lambda done, total: None) -> AuditReport:
+    """Look at everything. Raises what reading raises, and what `on_progress` raises."""
+    return _Audit(snapshot, parts, on_progress).run()
+
+
+@dataclass
+class _Tally:
+    """What all passes together have looked at."""
+
+    events: int = 0
+    streams: int = 0
+    blobs: int = 0
+    blobs_named: set[str] = field(default_factory=set)
+    models: dict[str, AuditedModel] = field(default_factory=dict)
+    written_off: list[Finding] = field(default_factory=list)
+    unfolded: set[str] = field(default_factory=set)
+
+
+class _Audit:
+    def __init__(self, snapshot: Snapshot, parts: AuditParts, on_progress: OnProgress) -> None:
+        self._snapshot = snapshot
+        self._parts = parts
+        self._on_progress = on_progress
+        self._findings = Findings()
+        self._tally = _Tally()
+        self._not_checked: list[str] = []
+        self._position, self._chain, self._at = snapshot.head()
+        self._passes = max(1, -(-snapshot.streams() // parts.streams_max))
+        self._total = self._passes * max(1, self._position)
+        self._models = self._comparable()
+        self._skips = snapshot.skips()
+
+    def run(self) -> AuditReport:
+        seals = self._read_seals()
+        chain = ChainCheck(self._findings, seals)
+        accepted = self._written_off()
+        for index in range(self._passes):
+            self._pass(Part(index, self._passes), chain if index == 0 else None, accepted)
+        self._on_progress(self._total, self._total)
+        return self._report(chain, seals)
+
+    # ---------------------------------------------------------------- one pass
+
+    def _pass(self, part: Part, chain: ChainCheck | None, accepted: frozenset[str]) -> None:
+        streams = StreamsCheck(self._findings, part)
+        rows = [RowsCheck(self._findings, part, projection, position) for projection, position in self._models]
+        blobs = self._blobs(accepted)
+        further = self._parts.further(part)
+        feed = _Feed(part, streams, rows, blobs, further, self._skips, self._findings if part.index == 0 else None)
+        done = part.index * max(1, self._position)
+        for row in self._snapshot.events(0, self._position):
+            if chain is not None:
+                chain.row(*row)
+                self._tally.events += 1
+            feed.row(row)
+            done += 1
+            if done % PROGRESS_EVENTS == 0:
+                self._on_progress(done, self._total)
+        if chain is not None:
+            chain.end()
+        self._compare(streams, rows, blobs, further, done)
+
+    def _compare(
+        self,
+        streams: StreamsCheck,
+        rows: Sequence[RowsCheck],
+        blobs: BlobsCheck | None,
+        further: Sequence[FurtherCheck],
+        done: int,
+    ) -> None:
+        tally = self._tally
+        tally.streams += streams.streams
+        tally.unfolded |= streams.unfolded
+        for model in rows:
+            model.compare(self._snapshot.rows(model.statement))
+            tally.models[model.name] = _added(tally.models.get(model.name), model.audited())
+            self._on_progress(done, self._total)
+        for check in further:
+            check.check(self._snapshot, self._findings)
+            self._on_progress(done, self._total)
+        if blobs is not None:
+            for _ in blobs.check():
+                self._on_progress(done, self._total)
+            tally.blobs += blobs.checked
+            tally.written_off += blobs.written_off.listed
+
+    def _blobs(self, accepted: frozenset[str]) -> BlobsCheck | None:
+        store = self._parts.blobs
+        return None if store is None else BlobsCheck(self._findings, store, accepted, self._tally.blobs_named)
+
+    # ---------------------------------------------------------------- before the first pass
+
+    def _comparable(self) -> list[tuple[Projection, int]]:
+        """The read models to compare, each with the position of its served copy, or of the log where it is inline."""
+        positions, versions = self._snapshot.positions(), self._snapshot.code_versions()
+        found: list[tuple[Projection, int]] = []
+        for projection in self._parts.projections:
+            name = projection.name
+            if projection.inline:
+                found.append((projection, self._position))
+            elif name not in positions:
+                self._not_checked.append(f"{name}: no copy of it is served")
+            elif versions.get(name, 1) != projection.model.version:
+                self._not_checked.append(f"{name}: its copy was made by version {versions[name]} of its code")
+            else:
+                found.append((projection, positions[name]))
+                if positions[name] > self._position:
+                    self._findings.add(
+                        FindingKind.PROJECTION_AHEAD, name, f"at most position {self._position}", str(positions[name])
+                    )
+        return found
+
+    def _read_seals(self) -> tuple[Seal, ...]:
+        if self._parts.seals is None:
+            self._not_checked.append("seals: no seals and no key to verify them with were given")
+            return ()
+        seals: list[Seal] = []
+        for found in self._parts.seals():
+            if isinstance(found, Seal):
+                seals.append(found)
+            else:
+                kind = FindingKind.SEAL_MISSING if found.missing else FindingKind.SEAL_INVALID
+                self._findings.add(kind, found.name, found.expected, found.actual)
+        return tuple(seals)
+
+    def _written_off(self) -> frozenset[str]:
+        """Runs whose lost artifact an operator has written off."""
+        if self._parts.blobs is None:
+            self._not_checked.append("blobs: no store was given")
+        states: dict[str, Any] = {}
+        for row in self._snapshot.category("discrepancy"):
+            try:
+                recorded = recorded_of(*row[:10])
+                fold = fold_of(recorded.stream)
+                before = states.get(recorded.stream) or fold.initial(key_of(recorded.stream))
+                states[recorded.stream] = fold.evolve(before, recorded)
+            except FinazError:
+                continue  # the first pass names it
+        accepted = [s for s in states.values() if isinstance(s, Discrepancy) and s.accepted and s.kind in WRITTEN_OFF]
+        return frozenset(discrepancy.subject for discrepancy in accepted)
+
+    # ---------------------------------------------------------------- after the last
+
+    def _report(self, chain: ChainCheck, seals: tuple[Seal, ...]) -> AuditReport:
+        tally, findings = self._tally, self._findings
+        not_checked = [
+            *self._not_checked,
+            *(f"streams of {name}: nothing folds them" for name in sorted(tally.unfolded)),
+        ]
+        audited = AuditedSeals(
+            checked=self._parts.seals is not None,
+            seals=len(seals),
+            last_position=seals[-1].position if seals else 0,
+            vouched_seal=chain.vouched.name if chain.vouched else None,
+            vouched_position=chain.vouched.position if chain.vouched else 0,
+            vouched_at=chain.vouched.sealed_at if chain.vouched else None,
+        )
+        return AuditReport(
+            format=FORMAT,
+            audited_at=self._at,
+            position=self._position,
+            chain_head=self._chain.hex(),
+            events=tally.events,
+            streams=tally.streams,
+            passes=self._passes,
+            read_models=tuple(tally.models.values()),
+            blobs_checked=tally.blobs,
+            seals=audited,
+            differences=findings.differences,
+            counts={
+                kind.value: count for kind, count in sorted(findings.counts.items(), key=lambda item: item[0].value)
+            },
+            findings=tuple(findings.listed),
+            written_off=tuple(tally.written_off),
+            not_checked=tuple(not_checked),
+            vouches=vouches(audited, self._position),
+            cannot_exclude=cannot_exclude(audited, self._position),
+        )
+
+
+class _Feed:
+    """Hands each row to the checks of one pass, decoded once. `findings` is None where another pass names what can't be read."""
+
+    def __init__(
+        self,
+        part: Part,
+        streams: StreamsCheck,
+        rows: Sequence[RowsCheck],
+        blobs: BlobsCheck | None,
+        further: Sequence[FurtherCheck],
+        skips: dict[str, frozenset[int]],
+        findings: Findings | None,
+    ) -> None:
+        self._part = part
+        self._streams = streams
+        self._blobs = blobs
+        self._further = further
+        self._findings = findings
+        self._skips = {model.name: skips.get(model.name, frozenset()) for model in rows}
+        by_category: dict[str, list[RowsCheck]] = {}
+        for model in rows:
+            for category in model.categories:
+                by_category.setdefault(category, []).append(model)
+        self._rows = by_category
+
+    def row(self, row: Sequence[Any]) -> None:
+        """The next row of the log."""
+        position, version, stream = row[0], row[1], row[5]
+        try:
+            recorded = recorded_of(*row[:10])
+        except Exception as error:  # whatever decoding or an upcaster raises is about this event
+            self._streams.unreadable(stream, version, position)
+            if self._findings is not None:
+                self._findings.add(
+                    FindingKind.EVENT_UNREADABLE,
+                    stream,
+                    f"an event {row[6]}",
+                    str(error),
+                    position=position,
+                    version=version,
+                )
+            return
+        mine = self._part.has(stream)
+        if mine:
+            self._streams.event(recorded)
+        for model in self._rows.get(category_of(stream), ()):
+            if position <= model.position and position not in self._skips[model.name]:
+                model.event(recorded)
+        for check in self._further:
+            check.event(recorded)
+        if mine and self._blobs is not None:
+            self._blobs.event(recorded, self._streams.state(stream))
+
+
+def _added(before: AuditedModel | None, part: AuditedModel) -> AuditedModel:
+    if before is None:
+        return part
+    return AuditedModel(
+        name=part.name,
+        position=part.position,
+        rows_expected=before.rows_expected + part.rows_expected,
+        rows_served=before.rows_served + part.rows_served,
+    )

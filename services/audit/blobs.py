@@ -1,0 +1,107 @@
+"""Is everything there that events point to? Each address once: present, and hashing to its address.
+
+What must stay true: a blob counts as right only if its bytes were read and hashed; a store that is away is no finding but the end
+of the audit (`InfrastructureError`): it could not check. Holds the addresses of one part of the streams.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from domain.canonical import parse
+from domain.checkpoints.messages import CheckpointCommitted
+from domain.errors import BlobCorruptError, BlobMissingError, FinazError
+from domain.events import Event, Recorded
+from domain.folds import key_of
+from domain.jobs.messages import JobSucceeded
+from domain.runs.aggregate import Run
+from domain.runs.messages import ResultPublished
+from services.audit.findings import FindingKind, Findings
+from services.ports import BlobStore
+
+
+def addresses_of(event: Event, state: Any) -> Iterator[tuple[str, str]]:
+    """(role, address) of what an event says is there for somebody to read.
+
+    A run that was only asked for may name a snapshot that nobody has: it ends FAILED, and that is as it should be. One that has
+    published has read it, so it must be there.
+    """
+    match event:
+        case ResultPublished():
+            yield "artifact", event.result.artifact
+            yield "flow", event.result.flow
+            if isinstance(state, Run) and state.spec is not None:
+                yield "snapshot", state.spec.snapshot
+        case CheckpointCommitted():
+            yield "manifest", event.manifest
+        case JobSucceeded():
+            yield "report", event.report or ""
+
+
+class BlobsCheck:
+    """Fed events with the states of their streams; then reads every address that they name.
+
+    `accepted` are the runs whose lost artifact an operator has written off: those are told apart. `named` are the addresses that
+    were found wrong, by this part or one before: each is named once.
+    """
+
+    def __init__(self, findings: Findings, blobs: BlobStore, accepted: frozenset[str], named: set[str]) -> None:
+        self._findings = findings
+        self._named = named
+        self._accepted = accepted
+        self._blobs = blobs
+        self._wanted: dict[str, tuple[str, Recorded]] = {}
+        self.written_off = Findings()
+        self.checked = 0
+
+    @property
+    def wanted(self) -> int:
+        """Addresses that are to be read."""
+        return len(self._wanted)
+
+    def event(self, recorded: Recorded, state: Any) -> None:
+        """Remember what the event names; `state` is its stream's after it."""
+        for role, address in addresses_of(recorded.event, state):
+            if address and address not in self._wanted:
+                self._wanted[address] = (role, recorded)
+
+    def check(self) -> Iterator[int]:
+        """Read and hash each; how many are done, now and then."""
+        for address, (role, recorded) in self._wanted.items():
+            data = self._read(address, role, recorded)
+            if data is not None and role == "snapshot":
+                for chunk in _chunks(data):
+                    self._read(chunk, "snapshot's chunk", recorded)
+            yield self.checked
+        self._wanted.clear()
+
+    def _read(self, address: str, role: str, recorded: Recorded) -> bytes | None:
+        self.checked += 1
+        try:
+            return self._blobs.get(address)
+        except BlobMissingError:
+            kind, actual = FindingKind.BLOB_MISSING, "nothing is stored"
+        except BlobCorruptError:
+            kind, actual = FindingKind.BLOB_CORRUPT, "the stored bytes do not hash to it"
+        if address in self._named:
+            return None
+        self._named.add(address)
+        lost = role == "artifact" and key_of(recorded.stream) in self._accepted
+        (self.written_off if lost else self._findings).add(
+            kind,
+            address,
+            f"the {role} that {recorded.stream} version {recorded.version} names",
+            actual,
+            position=recorded.position,
+            version=recorded.version,
+        )
+        return None
+
+
+def _chunks(data: bytes) -> Iterator[str]:
+    """The addresses of a snapshot manifest's chunks; nothing for what is no manifest (its reader will say so)."""
+    try:
+        manifest: Any = parse(data)
+        for chunk in manifest["chunks"]:
+            yield chunk["address"]
+    except (FinazError, LookupError, TypeError):
+        return

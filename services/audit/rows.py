@@ -1,0 +1,113 @@
+"""Is what is served what the events make? One read model, folded aside and compared row by row at the position it has reached.
+
+What must stay true: rows and events are of one snapshot, so a read model that lags is compared with the events that it has seen and
+never found wrong for being behind. Holds the rows of one part. Pure, but for reading what is served.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from domain.events import Recorded
+from projections.registry import Projection
+from services.audit.findings import AuditedModel, FindingKind, Findings
+from services.audit.streams import Part
+
+
+class RowsCheck:
+    """Fed events in order of position, then given the rows that are served."""
+
+    def __init__(self, findings: Findings, part: Part, projection: Projection, position: int) -> None:
+        self._findings = findings
+        self._part = part
+        self._model = projection.model
+        self._rows: Any = projection.rows
+        self.position = position
+        self._expected: dict[Any, Any] = {}
+        self._apply = projection.model.apply
+        self._each = projection.model.each
+        self.categories = frozenset(projection.model.categories)
+        self.served = 0
+        self.expected = 0
+
+    @property
+    def name(self) -> str:
+        return self._model.name
+
+    @property
+    def statement(self) -> str:
+        """What gives the rows that are served, each as JSON."""
+        statement: str = self._rows.all_statement
+        return statement
+
+    def event(self, recorded: Recorded) -> None:
+        """The next event of one of its categories, at or before its position."""
+        for key, part in self._each(recorded):
+            if self._part.has(_text(key)):
+                self._event_of_row(key, part)
+
+    def _event_of_row(self, key: Any, recorded: Recorded) -> None:
+        try:
+            self._expected[key] = self._apply(self._expected.get(key), recorded)
+        except Exception as error:  # whatever a model raises: its copy cannot have passed here
+            self._findings.add(
+                FindingKind.EVENT_INAPPLICABLE,
+                f"{self.name} {_text(key)}",
+                "an event that it can apply, or a copy that has stopped before it",
+                f"{recorded.event.topic}: {error}",
+                position=recorded.position,
+                version=recorded.version,
+            )
+
+    def compare(self, documents: Iterable[tuple[str]]) -> None:
+        """Compare with the rows that are served."""
+        self.expected = len(self._expected)
+        for (document,) in documents:
+            self._compare(document)
+        for key, row in self._expected.items():
+            self._findings.add(
+                FindingKind.ROW_MISSING, f"{self.name} {_text(key)}", _shown(self._rows.row_of(row)), "no row"
+            )
+        self._expected.clear()
+
+    def audited(self) -> AuditedModel:
+        """What was compared so far, of this part."""
+        return AuditedModel(
+            name=self.name, position=self.position, rows_expected=self.expected, rows_served=self.served
+        )
+
+    def _compare(self, document: str) -> None:
+        try:
+            row = self._rows.decode(document)
+            key = self._rows.key_of(row)
+        except (msgspec.DecodeError, msgspec.ValidationError, ValueError, TypeError) as error:
+            if self._part.index == 0:
+                self._findings.add(FindingKind.ROW_UNREADABLE, self.name, "a row of its form", f"{document} ({error})")
+            return
+        if not self._part.has(_text(key)):
+            return
+        self.served += 1
+        folded = self._expected.pop(key, None)
+        subject = f"{self.name} {_text(key)}"
+        if folded is None:
+            self._findings.add(FindingKind.ROW_EXTRA, subject, "no row", _shown(row))
+            return
+        expected = self._rows.row_of(folded)
+        if expected != row:
+            self._different(subject, expected, row)
+
+    def _different(self, subject: str, expected: Any, row: Any) -> None:
+        before, after = msgspec.to_builtins(expected), msgspec.to_builtins(row)
+        fields = [name for name in before if before[name] != after.get(name)]
+        wanted = ", ".join(f"{name}={before[name]!r}" for name in fields) or _shown(expected)
+        found = ", ".join(f"{name}={after.get(name)!r}" for name in fields) or _shown(row)
+        self._findings.add(FindingKind.ROW_DIFFERENT, subject, wanted, found, at=", ".join(fields) or None)
+
+
+def _text(key: Any) -> str:
+    return " ".join(map(str, key)) if isinstance(key, tuple) else str(key)
+
+
+def _shown(row: Any) -> str:
+    return msgspec.json.encode(row).decode()
