@@ -20,14 +20,17 @@ from typing import Any, Final
 from uuid import uuid4
 
 from deployment.brokers.process import BrokerProcess
-from deployment.drills.two_owners_evidence import FORMAT, Evidence, Phase
+from deployment.drills.two_owners_evidence import FORMAT, Check, Evidence, Observation, Phase
+from deployment.drills.two_owners_kill import KILL_CHECKS
 from deployment.drills.two_owners_stage import Player, Stage
+from deployment.drills.two_owners_zombie import ZOMBIE_CHECKS
 from deployment.embedded import EmbeddedPostgres
 from deployment.fixture_files import fixture_path
 from deployment.fixture_run import AS_OF, GOLDEN, PRINCIPAL, store_fixture_snapshot
 from deployment.migrate import migrate
 from deployment.settings import child_environment
 from domain.canonical import parse
+from domain.errors import FinazError
 from domain.instants import parse_instant, to_micros
 from domain.market.arrivals import ArrivalLog, arrival_log
 from domain.market.faults import parse_schedule
@@ -83,7 +86,7 @@ def drill(make_broker: Callable[[], BrokerProcess], say: Say, plant: str = "") -
         stack.callback(broker.close)
         say(f"publishing {LOADS} loads of the fixture's arrivals")
         marks = _published(broker, _arrivals(snapshot))
-        stage = stack.enter_context(Stage(database.dsn(), environment, folder, log))
+        stage = stack.enter_context(Stage(database.dsn(), environment, folder, log, blobs))
         marks_at = stage.now()
         runs = [asyncio.run(_admitted(log, blobs, snapshot)) for _ in range(2)]
         zombie = _zombie_phase(stage, runs[0], say, plant)
@@ -102,6 +105,39 @@ def drill(make_broker: Callable[[], BrokerProcess], say: Say, plant: str = "") -
             kill=kill,
             seconds=round(time.monotonic() - began, 3),
         )
+
+
+def report(evidence: Evidence) -> dict[str, Any]:
+    """The drill's report, a pure function of its evidence; `ok` tells whether all 36 checks held."""
+    checks = [_judged(check, evidence) for check in (*ZOMBIE_CHECKS, *KILL_CHECKS)]
+    passed = sum(check["pass"] for check in checks)
+    return {
+        "ok": passed == len(checks),
+        "broker": evidence.broker,
+        "lease_ttl_seconds": evidence.lease_ttl_seconds,
+        "checkpoint_every": evidence.checkpoint_every,
+        "pace": evidence.pace,
+        "seconds": evidence.seconds,
+        "checks": checks,
+        "passed": passed,
+        "failed": len(checks) - passed,
+    }
+
+
+def _judged(check: Check, evidence: Evidence) -> dict[str, Any]:
+    """A check's line of the report. Evidence that lacks what the check looks at fails it."""
+    try:
+        found = check.judge(evidence)
+    except (KeyError, IndexError, TypeError, ValueError, FinazError) as error:
+        found = Observation(passed=False, seen=f"{type(error).__name__}: {error}", at=evidence.marks_at)
+    return {
+        "id": check.id,
+        "what": check.what,
+        "pass": found.passed,
+        "seen": found.seen,
+        "source": check.source,
+        "at": found.at,
+    }
 
 
 # ------------------------------------------------------------------------------------------------ the phases
@@ -178,10 +214,13 @@ def _phase(
     stage: Stage, run_id: str, players: tuple[Player, ...], instants: dict[str, str], facts: dict[str, Any]
 ) -> Phase:
     instants["gathered"] = stage.now()
+    log = stage.log(run_id)
+    manifests = {e["event"]["manifest"] for e in log if e["topic"] == "checkpoint.committed.v1"}
     return Phase(
         run_id=run_id,
         actors={player.name: player.actor() for player in players},
-        log=tuple(stage.log(run_id)),
+        log=tuple(log),
+        manifests={address: stage.manifest(address) for address in sorted(manifests)},
         instants=instants,
         facts=facts,
     )

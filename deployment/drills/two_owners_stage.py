@@ -25,6 +25,7 @@ from domain.events import Recorded, encode
 from domain.identity import checkpoint_stream, journal_stream, lease_stream, run_stream
 from domain.instants import format_instant
 from projections.statements import statements
+from services.ports import BlobStore
 from services.store.application import Log
 
 LOOK_SECONDS: Final = 0.02
@@ -105,7 +106,8 @@ class Player:
 class Stage:
     """Starts players on one database, one broker and one blob store, and looks at the log. Use it in a `with`."""
 
-    def __init__(self, dsn: str, environment: Mapping[str, str], folder: Path, log: Log) -> None:
+    def __init__(self, dsn: str, environment: Mapping[str, str], folder: Path, log: Log, blobs: BlobStore) -> None:
+        self._blobs = blobs
         self._dsn = dsn
         self._environment = dict(environment)
         self._folder = folder
@@ -161,6 +163,11 @@ class Stage:
         streams = [run_stream(run_id), lease_stream(run_id), journal_stream(run_id), checkpoint_stream(run_id)]
         read = self._log.read_streams_blocking(streams)
         return [plain(e) for e in sorted((e for s in read.streams.values() for e in s), key=lambda e: e.position)]
+
+    def manifest(self, address: str) -> dict[str, Any]:
+        """A checkpoint's manifest as it lies in CAS, verified."""
+        manifest: dict[str, Any] = parse(self._blobs.get(address))
+        return manifest
 
     def now(self) -> str:
         """The database's clock."""
