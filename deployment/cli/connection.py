@@ -1,10 +1,42 @@
-"""How commands reach the API: where it is and who we are, from the settings of this process."""
+"""How commands reach the API and the blobs: where they are and who we are, from the settings of this process."""
 
-from deployment.api_client import ApiClient
-from deployment.settings import load_client_settings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from deployment.api_client import ApiBlobStore, ApiClient
+from deployment.settings import load_client_settings, load_settings
+from services.ports import BlobStore
 
 
 def api() -> ApiClient:
     """A client of the API that FINAZ_API_URL names, with the token in FINAZ_TOKEN; use it as a context manager."""
     settings = load_client_settings()
     return ApiClient(settings.api_url, settings.token)
+
+
+def via_option(command: Any) -> Any:
+    """The option `--via`, whose value is for `blobs`."""
+    return click.option(
+        "--via",
+        type=click.Choice(["auto", "folder", "api"]),
+        default="auto",
+        show_default=True,
+        help="Where the blobs are: the folder of the settings, or behind the API. auto: the folder if one is set.",
+    )(command)
+
+
+@contextmanager
+def blobs(via: str) -> Iterator[BlobStore]:
+    """The blob store that `--via` names."""
+    settings = load_settings()
+    local = settings.cas_dir is not None or settings.data_dir is not None
+    if via == "folder" or (via == "auto" and local):
+        from deployment.wiring import blob_store
+
+        yield blob_store(settings)
+    else:
+        with api() as client:
+            yield ApiBlobStore(client)

@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -59,15 +60,25 @@ def write_out(data: bytes, file: str | None, *, binary: bool) -> None:
     if path.exists() and not path.is_file():
         path.write_bytes(data)
     else:
-        _replace(path, data)
+        _replace(path, (data,))
     click.echo(f"{len(data)} bytes to {file}", err=True)
 
 
-def _replace(path: Path, data: bytes) -> None:
+def write_lines(lines: Iterable[bytes], file: str) -> None:
+    """Write lines to a file as they are made, beside its place, then renamed: a crash leaves no half."""
+    path = Path(os.path.realpath(file))
+    if path.exists() and not path.is_file():
+        with open(path, "wb") as out:
+            out.writelines(lines)
+    else:
+        _replace(path, lines)
+
+
+def _replace(path: Path, parts: Iterable[bytes]) -> None:
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as out:
-            out.write(data)
+            out.writelines(parts)
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

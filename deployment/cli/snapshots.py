@@ -1,32 +1,18 @@
 """`finaz snapshot`: market data in, as an immutable snapshot with an address."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from deployment.cli.connection import blobs as blobs_of
+from deployment.cli.connection import via_option
 from deployment.cli.output import answer, facts, json_option, wants_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
-
-    from services.ports import BlobStore
 
 
 @click.group()
 def snapshot() -> None:
     """Import market data, look at what was imported."""
-
-
-def _to_option(command: Any) -> Any:
-    return click.option(
-        "--via",
-        type=click.Choice(["auto", "folder", "api"]),
-        default="auto",
-        show_default=True,
-        help="Where the blobs are: the folder of the settings, or behind the API. auto: the folder if one is set.",
-    )(command)
 
 
 @snapshot.command(
@@ -78,7 +64,7 @@ def _to_option(command: Any) -> Any:
     metavar="TEXT",
     help="A cell of a CSV that means null; may be repeated. Default: empty and null.",
 )
-@_to_option
+@via_option
 @json_option
 def import_file(
     file: Path, name: str | None, form: str, values: tuple[str, ...], missing: tuple[str, ...], via: str, **options: Any
@@ -96,20 +82,20 @@ def import_file(
     if values:
         given["values"] = dict(_pair(value) for value in values)
     asked = ImportOptions(name=name or file.name, format=form, **given)  # type: ignore[arg-type] # click chose it
-    with _blobs(via) as blobs:
+    with blobs_of(via) as blobs:
         made = imported(file, asked, blobs, quiet=wants_json())
     answer(made, lambda: click.echo(made["address"]))
 
 
 @snapshot.command(epilog="Example: finaz snapshot show sha256:…")
 @click.argument("address")
-@_to_option
+@via_option
 @json_option
 def show(address: str, via: str) -> None:
     """Show the manifest of the snapshot at ADDRESS."""
     from domain.market.snapshot import manifest_body, parse_manifest
 
-    with _blobs(via) as blobs:
+    with blobs_of(via) as blobs:
         body = manifest_body(parse_manifest(blobs.get(address)))
 
     def human() -> None:
@@ -129,26 +115,3 @@ def _pair(text: str) -> tuple[str, str]:
     if not (equals and name and column):
         raise click.UsageError(f"--value {text!r}: expected NAME=COLUMN", click.get_current_context())
     return name, column
-
-
-def _blobs(via: str) -> "AbstractContextManager[BlobStore]":
-    from contextlib import contextmanager
-
-    from deployment.cli.connection import api
-    from deployment.settings import load_settings
-
-    @contextmanager
-    def opened() -> "Iterator[BlobStore]":
-        settings = load_settings()
-        local = settings.cas_dir is not None or settings.data_dir is not None
-        if via == "folder" or (via == "auto" and local):
-            from deployment.wiring import blob_store
-
-            yield blob_store(settings)
-        else:
-            from deployment.api_client import ApiBlobStore
-
-            with api() as client:
-                yield ApiBlobStore(client)
-
-    return opened()
