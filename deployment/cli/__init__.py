@@ -21,7 +21,9 @@ COMMANDS: Final = {
     "health": Place(_HERE + "health:health", "Ask the API whether it is ready for work."),
     "run": Place(_HERE + "runs:run", "Submit runs, watch them, fetch their results."),
     "snapshot": Place(_HERE + "snapshots:snapshot", "Import market data, look at what was imported."),
-    "replay": Place(_HERE + "replay:replay", "Make an arrival log with faults, and publish it to a topic."),
+    "replay": Place(
+        _HERE + "replay:replay", "Make the arrival log of a snapshot under a fault schedule, and publish it."
+    ),
     "artifact": Place(_HERE + "artifacts:artifact", "Fetch what is stored under a content address."),
     "log": Place(_HERE + "log:log", "Read the log of all events, in order of position."),
     "projection": Place(
