@@ -45,6 +45,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--broker") == "apache" and (lacking := _lacking()) is not None:
+        raise pytest.UsageError(f"--broker apache: {lacking}")
     given = getattr(config, "workerinput", {}).get("shared_broker")
     if given is not None:
         config.stash[SHARED] = Path(given)
@@ -77,30 +79,27 @@ def broker_text(config: pytest.Config) -> str:
     """Which broker `broker` gives in this run, and why."""
     from importlib import metadata
 
-    from deployment.brokers.jars import kafka_version, missing
+    from deployment.brokers.jars import kafka_version
 
-    lacking = missing()
+    lacking = _lacking()
     if is_apache(config):
-        return f"Apache Kafka {kafka_version()}" + (f", but there is {lacking}" if lacking else "")
+        return f"Apache Kafka {kafka_version()}, shared by all processes of this run"
     reason = f"{lacking} for Apache Kafka" if lacking else "asked for by --broker"
     return f"embedded, noida-db {metadata.version('noida-db')} ({reason})"
 
 
 def is_apache(config: pytest.Config) -> bool:
     """Whether this run's `broker` is Apache Kafka."""
-    from deployment.brokers.jars import missing
-
     chosen = config.getoption("--broker")
-    return chosen == "apache" or (chosen == "auto" and missing() is None)
+    return chosen == "apache" or (chosen == "auto" and _lacking() is None)
 
 
 @pytest.fixture(scope="session")
 def kafka_broker(pytestconfig: pytest.Config) -> RunningBroker:
     """The shared Apache Kafka."""
     from deployment.brokers.apache import apache_kafka
-    from deployment.brokers.jars import missing
 
-    lacking = missing()
+    lacking = _lacking()
     if lacking is not None:
         pytest.skip(f"Apache Kafka cannot run here: {lacking}")
     folder = pytestconfig.stash[SHARED]
@@ -137,6 +136,12 @@ def mortal_broker(pytestconfig: pytest.Config, tmp_path: Path) -> Iterator[Any]:
     make = apache_kafka if is_apache(pytestconfig) else embedded_broker
     with make(tmp_path / "broker") as process:
         yield process
+
+
+def _lacking() -> str | None:
+    from deployment.brokers.jars import missing
+
+    return missing()
 
 
 def _wait_for_guard(lock: Path) -> None:
