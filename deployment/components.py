@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from deployment import wiring
+from deployment.audit_wiring import sealer_loops
 from deployment.lifeline import Lifeline
 from deployment.settings import Settings
 from domain.errors import InfrastructureError
@@ -26,7 +27,7 @@ CUT_OFF_SECONDS_MAX: Final = 2.0
 """How long a thread that was cut off may take to end before the process ends without it."""
 
 if TYPE_CHECKING:
-    from projections.runner import Runner
+    pass
 
 T = TypeVar("T")
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger("finaz.process")
@@ -74,12 +75,13 @@ async def project(settings: Settings, only: tuple[str, ...], line: Lifeline) -> 
 
 
 async def manage(settings: Settings, only: tuple[str, ...], line: Lifeline) -> None:
-    """Run the process managers until told to stop, each in a thread of its own."""
+    """Run the process managers, and seal the log, until told to stop, each in a thread of its own."""
     async with line, wiring.manager_runners(settings, only, _report) as runners:
-        await _run_threads(runners, line)
+        with sealer_loops(settings, only, _report) as sealers:
+            await _run_threads([*runners, *sealers], line)
 
 
-async def _run_threads(runners: Sequence["Runner"], line: Lifeline) -> None:
+async def _run_threads(runners: Sequence[Any], line: Lifeline) -> None:
     from projections.projector import Projector
 
     projector = Projector(runners)

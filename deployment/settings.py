@@ -76,6 +76,27 @@ VARIABLES: Final = (
     Variable(
         "FINAZ_CAS_DIR", "cas_dir", kinds.FOLDER, None, "Where blobs are stored. Without it, `cas` in FINAZ_DATA_DIR."
     ),
+    Variable(
+        "FINAZ_SEAL_DIR",
+        "seal_dir",
+        kinds.FOLDER,
+        None,
+        "Where seals of the log's hash chain are kept, out of the database's reach. Without it, `seals` in FINAZ_DATA_DIR.",
+    ),
+    Variable(
+        "FINAZ_SEAL_KEY_FILE",
+        "seal_key_file",
+        kinds.FILE,
+        None,
+        "The private key that signs seals (`finaz seal key` makes one). Without it, `seal.pem` in FINAZ_DATA_DIR, made if missing.",
+    ),
+    Variable(
+        "FINAZ_SEAL_PUBLIC_KEY_FILE",
+        "seal_public_key_file",
+        kinds.FILE,
+        None,
+        "The public key that audits verify seals with, for who has not the private one.",
+    ),
     Variable("FINAZ_API_HOST", "api_host", kinds.HOST, "127.0.0.1", "Where the API listens."),
     Variable("FINAZ_API_PORT", "api_port", kinds.whole(0, 65535), "8731", "On which port; 0 takes a free one."),
     Variable("FINAZ_API_URL", "api_url", kinds.URL, "http://127.0.0.1:8731", "Where the command line finds the API."),
@@ -153,6 +174,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kafka_bootstrap: str | None
     cache_dir: Path | None
     cas_dir: Path | None
+    seal_dir: Path | None
+    seal_key_file: Path | None
+    seal_public_key_file: Path | None
     api_host: str
     api_port: int
     api_url: str
@@ -183,6 +207,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def required_tokens_file(self) -> Path:
         """The API's tokens: as set, else in the data folder. Raises `SettingsError` without either."""
         return cast(Path, self._required("tokens_file", self._in_data_dir(self.tokens_file, "tokens.json")))
+
+    def seals(self) -> tuple[Path | None, Path | None]:
+        """Where seals are kept and the key they are signed with: as set, else in the data folder, else None."""
+        return self._in_data_dir(self.seal_dir, "seals"), self._in_data_dir(self.seal_key_file, "seal.pem")
 
     def _in_data_dir(self, given: Path | None, name: str) -> Path | None:
         return given if given or self.data_dir is None else self.data_dir / name

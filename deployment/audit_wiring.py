@@ -1,0 +1,95 @@
+"""Wires audits and seals: where seals are, which key signs and verifies them, what an audit is made of.
+
+What must stay true: the key in the data folder is made once, by whichever process comes first; a key that was named in the settings
+is never made, so that a misspelt path is an error and not a new key.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from deployment.settings import Settings
+from domain.log_errors import SealKeyInvalidError
+from projections.runner import Report
+from services.adapters.ed25519 import Ed25519Signer, load_public_key, load_signer, make_key, verify
+from services.adapters.seal_folder import SealFolder
+from services.audit.audit import AuditParts
+from services.ports import BlobStore
+from services.sealing_loop import SealerLoop
+from services.seals import Seal, Sealer, SealProblem, verified
+from services.store.connections import Pool
+from services.store.log_snapshot import SealableChain, log_snapshot
+
+SEALER_CONNECTIONS: Final = 1
+"""Connections that sealing keeps."""
+
+if TYPE_CHECKING:
+    from services.audit.job import AuditKind
+
+
+def signer(settings: Settings) -> Ed25519Signer | None:
+    """The key that seals are signed with; None where the settings name neither a key nor a data folder."""
+    _, key = settings.seals()
+    if key is None:
+        return None
+    if settings.seal_key_file is None and not key.exists():
+        try:
+            return make_key(key)
+        except SealKeyInvalidError:
+            pass  # another process was quicker
+    return load_signer(key)
+
+
+def sealer(settings: Settings, pool: Pool) -> Sealer | None:
+    """What seals; None where the settings say neither where nor with what."""
+    folder, _ = settings.seals()
+    signing = signer(settings)
+    if folder is None or signing is None:
+        return None
+    return Sealer(SealableChain(pool), SealFolder(folder), signing, verify)
+
+
+@contextmanager
+def sealer_loops(settings: Settings, only: tuple[str, ...], report: Report) -> Iterator[list[SealerLoop]]:
+    """The loop that seals, where the settings say how (`only`: not, if others alone are to run); its thread is the caller's."""
+    pool = Pool(settings.required_postgres_dsn(), SEALER_CONNECTIONS)
+    try:
+        made = None if only else sealer(settings, pool)
+        yield [] if made is None else [SealerLoop(made, report)]
+    finally:
+        pool.close()
+
+
+def public_key(settings: Settings) -> str | None:
+    """The key that verifies, in hexadecimal; None where there is none."""
+    if settings.seal_public_key_file is not None:
+        return load_public_key(settings.seal_public_key_file)
+    _, key = settings.seals()
+    return load_public_key(key) if key is not None and key.exists() else None
+
+
+def seals(settings: Settings) -> Callable[[], Iterator[Seal | SealProblem]] | None:
+    """Gives every seal, verified; None where there are no seals or no key."""
+    folder, _ = settings.seals()
+    key = public_key(settings)
+    return None if folder is None or key is None else partial(verified_seals, folder, key)
+
+
+def verified_seals(folder: Path, key: str) -> Iterator[Seal | SealProblem]:
+    """Every seal of a folder, or what is wrong with it."""
+    return verified(SealFolder(folder), key, verify)
+
+
+def audit_parts(settings: Settings, blobs: BlobStore | None) -> AuditParts:
+    """What an audit is made of."""
+    return AuditParts(blobs=blobs, seals=seals(settings))
+
+
+def audit_kind(settings: Settings, blobs: BlobStore) -> "AuditKind":
+    """The job kind "audit"."""
+    from services.audit.job import AuditKind
+
+    dsn = settings.required_postgres_dsn()
+    return AuditKind(partial(log_snapshot, dsn), lambda: audit_parts(settings, blobs), blobs)
