@@ -16,7 +16,7 @@ from litestar.enums import ScopeType
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp, LifeSpanReceive, LifeSpanScope, LifeSpanSend, Receive, Scope, Send
 
-from api import alerts, artifacts, health, operating, parity, provenance, results, runs, watch
+from api import alerts, artifacts, health, operating, parity, provenance, results, runs, stream_records, watch
 from api.answers import Answer, json_answer
 from api.openapi import document
 from api.operations import (
@@ -37,7 +37,7 @@ OPENAPI_PATH: Final = "/schema/openapi.json"
 REQUESTS_MAX: Final = 2048
 """Requests being served at once, watches included; more are answered OVERLOADED."""
 
-_MODULES: Final = (runs, watch, results, provenance, parity, artifacts, operating, alerts, health)
+_MODULES: Final = (runs, watch, results, provenance, parity, artifacts, stream_records, operating, alerts, health)
 
 
 async def _refuse(call: Call) -> Answer:

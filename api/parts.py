@@ -15,6 +15,7 @@ from services.read_models import ReadModels
 from services.results import Results
 from services.run_listing import RunListing
 from services.runs import Runs
+from services.stream_records import StreamRecords
 
 BODY_BYTES_MAX: Final = 1024 * 1024
 """Bytes of one submission, a sweep's included, unless the settings say otherwise."""
@@ -37,6 +38,7 @@ class ApiParts(msgspec.Struct, frozen=True, kw_only=True):
     results: Results
     listing: RunListing
     alerts: Alerts
+    stream_records: StreamRecords
     read_models: ReadModels
     tokens: Tokens
     tail: LogTail

@@ -19,6 +19,7 @@ from services.parity import ParityReport
 from services.provenance import DeterminismContract, ReplayView
 from services.read_models import ProjectionView
 from services.runs import PublishedResult, RunView
+from services.stream_records import CheckpointRow, RecordRow, RetryAnswer
 
 RUN_ID_PATTERN: Final = "^run_[0-9a-f]{64}$"
 SWEEP_ID_PATTERN: Final = "^sweep_[0-9a-f]{64}$"
@@ -112,6 +113,22 @@ class DeadLetterChanged(msgspec.Struct, frozen=True, kw_only=True):
     state: str
 
 
+class CheckpointList(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of checkpoints, newest first; `position` is how far into the log it looks."""
+
+    items: tuple[CheckpointRow, ...]
+    next_cursor: str | None
+    position: int
+
+
+class RecordList(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of records by partition and offset; `position` is how far into the log it looks."""
+
+    items: tuple[RecordRow, ...]
+    next_cursor: str | None
+    position: int
+
+
 class ResultList(msgspec.Struct, frozen=True, kw_only=True):
     """The published results of a run."""
 
@@ -158,6 +175,7 @@ _ANSWERS: Final = (
     AlertList,
     AlertResolved,
     ArtifactStored,
+    CheckpointList,
     DeadLetterChanged,
     DeadLetterList,
     DeterminismContract,
@@ -168,8 +186,10 @@ _ANSWERS: Final = (
     Problem,
     ProjectionList,
     ProjectionView,
+    RecordList,
     ReplayView,
     ResultList,
+    RetryAnswer,
     RunList,
     RunView,
     SweepAdmitted,

@@ -156,6 +156,20 @@ class ApiClient:
         """Say that an alert was dealt with; the position of the event that says so."""
         return self._json("POST", f"/v1/alerts/{_part(kind)}/{_part(run_id)}/resolve", {"note": note})
 
+    def checkpoints(self, run_id: str, limit: int | None = None) -> Iterator[dict[str, Any]]:
+        """The checkpoints of a stream run, the newest first, at most `limit`."""
+        return self._items(f"/v1/runs/{_part(run_id)}/checkpoints", {}, limit)
+
+    def quarantine(self, run_id: str, state: str | None = None, limit: int | None = None) -> Iterator[dict[str, Any]]:
+        """The run's records that were omitted, late or retried, by partition and offset, at most `limit`."""
+        filters = {} if state is None else {"state": state}
+        return self._items(f"/v1/runs/{_part(run_id)}/quarantine", filters, limit)
+
+    def retry_quarantine(self, run_id: str, places: Sequence[tuple[int, int]]) -> dict[str, Any]:
+        """Ask that these records (partition, offset), or all if none is named, be judged again; what was asked for."""
+        items = [{"partition": partition, "offset": offset} for partition, offset in places]
+        return self._json("POST", f"/v1/runs/{_part(run_id)}/quarantine/retry", {"items": items})
+
     def dead_letters(self, manager: str | None) -> list[dict[str, Any]]:
         """What process managers (this one, or all) could not do, the oldest first."""
         filters = {} if manager is None else {"manager": manager}

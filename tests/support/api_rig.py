@@ -19,9 +19,11 @@ from api.parts import ApiParts
 from api.server import Server, make_server
 from api.tail import LogTail
 from domain.canonical import parse
+from projections.checkpoints.postgres import CheckpointsReader
 from projections.discrepancies.postgres import DiscrepanciesReader
 from projections.inline import INLINE
 from projections.postgres import PostgresSession
+from projections.quarantine.postgres import QuarantineReader
 from projections.registry import PROJECTIONS
 from projections.runner import run_once
 from projections.runs.postgres import RunsReader
@@ -36,6 +38,7 @@ from services.run_listing import RunListing
 from services.runs import Runs
 from services.store.application import Log
 from services.store.notifications import EVENTS
+from services.stream_records import StreamRecords
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 SNAPSHOT_FILES = FIXTURES / "snapshots"
@@ -152,6 +155,7 @@ async def api_rig(dsn: str, folder: Path, extra: Iterable[Operation] = (), **log
                 results=Results(blobs),
                 listing=RunListing(RunsReader(log.pool), projections),
                 alerts=Alerts(log, DiscrepanciesReader(log.pool), ManagerOperations(log.pool), projections),
+                stream_records=StreamRecords(log, Runs(log), CheckpointsReader(log.pool), QuarantineReader(log.pool)),
                 read_models=read_models,
                 tokens=Tokens([entry for _, entry in minted.values()]),
                 tail=LogTail(log, wakeups),

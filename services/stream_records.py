@@ -1,0 +1,106 @@
+"""What became of a STREAM run, for people: its checkpoints, the records that were omitted, late or retried, and asking to retry.
+
+What must stay true: only who may see the run sees this; a request is decided on the journal itself, never on a read model, so
+what is no longer omitted is not asked for; it is one append under the version that was read, with the operator's name, and its
+worker takes it up at its next commit or resume. A crash leaves the append or nothing.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from domain.errors import VersionConflictError
+from domain.events import Metadata
+from domain.identity import journal_stream
+from domain.stream.journal import decide
+from domain.stream.messages import Place, RequestRetry, RetryRequested
+from domain.stream.treatment import Treatment
+from projections.checkpoints.postgres import CheckpointsReader
+from projections.checkpoints.projection import CheckpointRow as CheckpointRow
+from projections.quarantine.postgres import QuarantineReader
+from projections.quarantine.projection import RecordRow as RecordRow
+from projections.reading import PAGE_ROWS_MAX as PAGE_ROWS_MAX
+from projections.reading import Page
+from services import effects
+from services.checkpoint_appends import JOURNAL_FOLD
+from services.checkpoints import CheckpointLog
+from services.event_ids import new_event_id
+from services.ports import Append, NewEvent
+from services.runs import Runs
+
+CONFLICT_RETRIES_MAX: Final = 8
+"""Times that a request is decided again because the worker committed in between."""
+
+RETRY_ITEMS_MAX: Final = 1000
+"""Records that one request may name; to ask for all that are omitted, name none."""
+
+RECORD_STATES: Final = tuple(treatment.value for treatment in Treatment if treatment is not Treatment.ABSENT)
+"""States that a record of a run may be in: its current treatment."""
+
+
+class RetryAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for: those of the records named that are omitted and were not asked for before.
+
+    `position` is that of the last event of the request; 0 where there was nothing to ask for.
+    """
+
+    run_id: str
+    requested: tuple[Place, ...]
+    position: int
+
+
+class StreamRecords:
+    """The use cases. `principal` asks; `operates` lets it see everybody's runs."""
+
+    def __init__(
+        self,
+        log: CheckpointLog,
+        runs: Runs,
+        checkpoints: CheckpointsReader,
+        quarantine: QuarantineReader,
+        new_id: Callable[[], UUID] = new_event_id,
+    ) -> None:
+        self._log = log
+        self._runs = runs
+        self._checkpoints = checkpoints
+        self._quarantine = quarantine
+        self._new_id = new_id
+
+    async def checkpoints(
+        self, run_id: str, principal: str, operates: bool, cursor: str | None, limit: int
+    ) -> Page[CheckpointRow]:
+        """The run's checkpoints, newest first. Raises `RunNotFoundError`, `CursorInvalidError`, `BodyInvalidError`."""
+        await self._runs.get(run_id, principal, operates)
+        return await asyncio.to_thread(self._checkpoints.list, run_id, cursor, limit)
+
+    async def records(
+        self, run_id: str, principal: str, operates: bool, state: str | None, cursor: str | None, limit: int
+    ) -> Page[RecordRow]:
+        """Records that were not simply taken, by partition and offset. Raises as `checkpoints`."""
+        await self._runs.get(run_id, principal, operates)
+        return await asyncio.to_thread(self._quarantine.list, run_id, state, cursor, limit)
+
+    async def request_retry(self, run_id: str, principal: str, items: Sequence[Place]) -> RetryAnswer:
+        """Ask that omitted records (none named: all) be judged again. Raises `RunNotFoundError`, `IllegalTransitionError`."""
+        await self._runs.get(run_id, principal, operates=True)
+        command = RequestRetry(principal=principal, items=tuple(items))
+        for _ in range(CONFLICT_RETRIES_MAX):
+            read = await asyncio.to_thread(self._log.read_state_blocking, journal_stream(run_id), JOURNAL_FOLD)
+            events = decide(read.state, command)
+            if not events:
+                return RetryAnswer(run_id=run_id, requested=(), position=0)
+            news = tuple(
+                NewEvent(journal_stream(run_id), version, event, self._new_id())
+                for version, event in enumerate(events, read.version + 1)
+            )
+            metadata = Metadata(correlation_id=run_id, principal=principal)
+            try:
+                appended = await effects.append(self._log, Append(events=news, metadata=metadata))
+            except VersionConflictError:
+                continue
+            asked = tuple(item for event in events if isinstance(event, RetryRequested) for item in event.items)
+            return RetryAnswer(run_id=run_id, requested=asked, position=appended.position)
+        raise VersionConflictError("the journal kept moving on", at=run_id)
