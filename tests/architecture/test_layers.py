@@ -39,7 +39,7 @@ RULES = {
     "projections": Rule(
         ("projections*", "domain*"),
         ("msgspec*", "eventsourcing*"),
-        {"*/postgres.py": ("psycopg*",), "*/clickhouse.py": ("clickhouse_connect*",)},
+        {"*/postgres.py": ("psycopg*",), "*/clickhouse.py": ("clickhouse_connect*", "pyarrow*", "numpy*")},
     ),
     "services": Rule(
         ("services*", "projections*", "domain*"),
