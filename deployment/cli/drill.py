@@ -67,8 +67,11 @@ def soak(rounds: int, minutes: float, seed: int) -> int:
 @click.option(
     "--evidence", type=click.Path(dir_okay=False, path_type=Path), help="Keep here what was gathered, as JSON."
 )
+@click.option(
+    "--plant", is_flag=True, hidden=True, help="Plant faults: A is not stopped, B2 is asked instead of killed."
+)
 @json_option
-def two_owners(broker: str, evidence: Path | None) -> int:
+def two_owners(broker: str, evidence: Path | None, plant: bool) -> int:
     """Stop and kill the owners of a stream run; others take over.
 
     An intruder is refused, a sleeper that wakes gets nothing in, a successor loses nothing: 36 checks, each with its observation,
@@ -81,7 +84,7 @@ def two_owners(broker: str, evidence: Path | None) -> int:
     from deployment.drills.two_owners_evidence import evidence_document
     from domain.canonical import canonical
 
-    gathered = drilling.drill(apache_kafka if broker == "kafka" else embedded_broker, _say)
+    gathered = drilling.drill(apache_kafka if broker == "kafka" else embedded_broker, _say, planted=plant)
     if evidence is not None:
         write_out(canonical(evidence_document(gathered)) + b"\n", str(evidence), binary=True)
     report = drilling.report(gathered)

@@ -61,8 +61,8 @@ SUCCESSOR_PACE: Final = 60.0
 Say = Callable[[str], None]
 
 
-def drill(make_broker: Callable[[], BrokerProcess], say: Say, plant: str = "") -> Evidence:
-    """Carry out the drill on a broker of its own. `plant` is a fault for the drill's own tests: `awake` or `mild`."""
+def drill(make_broker: Callable[[], BrokerProcess], say: Say, *, planted: bool = False) -> Evidence:
+    """Carry out the drill on a broker of its own. `planted` is for the drill's own tests: A stays awake, B2 is asked to end."""
     began = time.monotonic()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="finaz-")))
@@ -89,8 +89,8 @@ def drill(make_broker: Callable[[], BrokerProcess], say: Say, plant: str = "") -
         stage = stack.enter_context(Stage(database.dsn(), environment, folder, log, blobs))
         marks_at = stage.now()
         runs = [asyncio.run(_admitted(log, blobs, snapshot)) for _ in range(2)]
-        zombie = _zombie_phase(stage, runs[0], say, plant)
-        kill = _kill_phase(stage, runs[1], say, plant)
+        zombie = _zombie_phase(stage, runs[0], say, planted)
+        kill = _kill_phase(stage, runs[1], say, planted)
         return Evidence(
             format=FORMAT,
             broker=process.name,
@@ -143,7 +143,7 @@ def _judged(check: Check, evidence: Evidence) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------ the phases
 
 
-def _zombie_phase(stage: Stage, run_id: str, say: Say, plant: str) -> Phase:
+def _zombie_phase(stage: Stage, run_id: str, say: Say, planted: bool) -> Phase:
     instants: dict[str, str] = {}
     facts: dict[str, Any] = {}
     say("zombie phase: A works, B stands by")
@@ -156,7 +156,7 @@ def _zombie_phase(stage: Stage, run_id: str, say: Say, plant: str) -> Phase:
     b0.ended()
     instants["intruder_ended"] = stage.now()
     stage.wait("B standing by", lambda: b.said("stream.waiting"), b)
-    if plant != "awake":
+    if not planted:
         a.signal(signal.SIGSTOP)
         stage.wait("A's stop", lambda: a.state() == "T", a)
         instants["a_stopped"] = stage.now()
@@ -176,7 +176,7 @@ def _zombie_phase(stage: Stage, run_id: str, say: Say, plant: str) -> Phase:
     return _phase(stage, run_id, (a, b0, b), instants, facts)
 
 
-def _kill_phase(stage: Stage, run_id: str, say: Say, plant: str) -> Phase:
+def _kill_phase(stage: Stage, run_id: str, say: Say, planted: bool) -> Phase:
     instants: dict[str, str] = {}
     facts: dict[str, Any] = {}
     say("kill phase: B2 works, C stands by")
@@ -185,7 +185,7 @@ def _kill_phase(stage: Stage, run_id: str, say: Say, plant: str) -> Phase:
     c = _started(stage, "C", run_id, SUCCESSOR_PACE, "--standby")
     stage.wait("C standing by", lambda: c.said("stream.waiting"), c)
     pid = b2.pid
-    b2.signal(signal.SIGTERM if plant == "mild" else signal.SIGKILL)
+    b2.signal(signal.SIGTERM if planted else signal.SIGKILL)
     b2.ended()
     instants["b2_killed"] = stage.now()
     facts["b2_state"] = b2.state()

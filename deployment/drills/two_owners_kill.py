@@ -49,7 +49,8 @@ def _k2(e: Evidence) -> Observation:
 def _k3(e: Evidence) -> Observation:
     killed = e.kill.instants["b2_killed"]
     expiry = expires_at(e.kill, 1, killed)
-    holds = expiry is not None and parse_instant(killed) < expiry
+    released = [x for x in e.kill.events("lease.released.v1") if x["event"]["token"] == 1]
+    holds = expiry is not None and parse_instant(killed) < expiry and not released
     return seen(holds, {"killed_at": killed, "expires_at": expiry and format_instant(expiry)}, killed)
 
 

@@ -212,7 +212,11 @@ def _z16(e: Evidence) -> Observation:
 def _z17(e: Evidence) -> Observation:
     tokens = [event["event"]["token"] for event in e.zombie.events("lease.granted.v1")]
     problems = wholeness(e.zombie)
-    return seen(tokens == sorted(set(tokens)) and not problems, {"tokens": tokens, "problems": problems}, _end(e))
+    return seen(
+        bool(tokens) and tokens == sorted(set(tokens)) and not problems,
+        {"tokens": tokens, "problems": problems},
+        _end(e),
+    )
 
 
 def _z18(e: Evidence) -> Observation:
