@@ -1,4 +1,4 @@
-"""Computes a run's FeatureBatch once more, for the reconciler: equal inputs give equal bytes, so a lost artifact can be made again.
+"""Computes what a run stored once more, for the reconciler: equal inputs give equal bytes, so what was lost can be made again.
 
 Never silent: whoever calls this records that it did and why. Nothing is written here; a crash leaves nothing.
 """
@@ -19,17 +19,21 @@ class Recomputation:
         self._computation = computation
         self._loop = asyncio.Runner()
 
-    def __call__(self, spec: RunSpec) -> bytes:
-        """The bytes of the run's FeatureBatch. Raises what computing a run raises (`BlobMissingError`, …)."""
+    def __call__(self, spec: RunSpec) -> tuple[bytes, ...]:
+        """The documents that the run stored: those made on the way (a REPLAY's), and its FeatureBatch.
+
+        Raises what computing a run raises (`BlobMissingError`, …).
+        """
         return self._loop.run(self._compute(spec))
 
     def close(self) -> None:
         """Close the loop."""
         self._loop.close()
 
-    async def _compute(self, spec: RunSpec) -> bytes:
+    async def _compute(self, spec: RunSpec) -> tuple[bytes, ...]:
         prepared = await self._computation.prepare(spec, _no_tick)
-        return prepared.compute(_no_border, _no_tick).artifact
+        computed = prepared.compute(_no_border, _no_tick)
+        return (*computed.inputs, computed.artifact)
 
 
 def _no_tick() -> None:

@@ -8,12 +8,13 @@ a read model that has not come so far is behind, which is no discrepancy; the ev
 its repair leaves it FOUND; the next look goes on from there.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 from uuid import UUID, uuid5
 
 import msgspec
 
+from domain.canonical import address
 from domain.discrepancies.aggregate import Discrepancy, DiscrepancyCommand, DiscrepancyState, decide, evolve
 from domain.discrepancies.messages import DiscrepancyKind, RaiseAlert, RecordDiscrepancy, RecordRepair
 from domain.errors import BlobCorruptError, BlobMissingError, Fault, FinazError, VersionConflictError
@@ -69,10 +70,14 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     advice: str
 
 
+Recompute = Callable[[RunSpec], Sequence[bytes]]
+"""Makes again what a run stored."""
+
+
 class Reconciliation:
     """Checks runs, one at a time."""
 
-    def __init__(self, log: EventLog, blobs: BlobStore, served: Served, recompute: Callable[[RunSpec], bytes]) -> None:
+    def __init__(self, log: EventLog, blobs: BlobStore, served: Served, recompute: Recompute) -> None:
         self._log = log
         self._blobs = blobs
         self._served = served
@@ -117,30 +122,37 @@ class Reconciliation:
         yield from self._outbox_row(run_id, history)
 
     def _artifacts(self, history: Sequence[Recorded]) -> Iterator[Finding]:
-        addresses = dict.fromkeys(r.event.result.artifact for r in history if isinstance(r.event, ResultPublished))
-        for address in addresses:
-            try:
-                self._blobs.get(address)
-            except (BlobMissingError, BlobCorruptError) as error:
-                missing = isinstance(error, BlobMissingError)
-                yield Finding(
-                    kind=DiscrepancyKind.ARTIFACT_MISSING if missing else DiscrepancyKind.ARTIFACT_CORRUPT,
-                    expected=address,
-                    actual="no blob" if missing else "bytes that hash to another address",
-                    repair=lambda address=address: self._remade(address, history),  # type: ignore[misc]
-                    advice="the artifact cannot be computed again: restore it, or what it is computed from, from a backup",
-                )
-
-    def _remade(self, address: str, history: Sequence[Recorded]) -> str | None:
-        """Compute the artifact again; only the very same bytes count."""
+        """What the run stored: its artifacts, and the documents that it was computed from but for its snapshot."""
         spec = next(r.event.spec for r in history if isinstance(r.event, RunRequested))
+        results = [r.event.result for r in history if isinstance(r.event, ResultPublished)]
+        documents = [name for result in results for name in result.inputs if name != spec.snapshot]
+        broken: dict[str, bool] = {}
+        for name in dict.fromkeys([*documents, *(result.artifact for result in results)]):
+            try:
+                self._blobs.get(name)
+            except (BlobMissingError, BlobCorruptError) as error:
+                broken[name] = isinstance(error, BlobMissingError)
+        for name, missing in broken.items():
+            yield Finding(
+                kind=DiscrepancyKind.ARTIFACT_MISSING if missing else DiscrepancyKind.ARTIFACT_CORRUPT,
+                expected=name,
+                actual="no blob" if missing else "bytes that hash to another address",
+                repair=lambda: self._remade(broken, spec),
+                advice="the artifact cannot be computed again: restore it, or what it is computed from, from a backup",
+            )
+
+    def _remade(self, addresses: Collection[str], spec: RunSpec) -> str | None:
+        """Compute these again; only the very same bytes count."""
         try:
-            data = self._recompute(spec)
+            made = {address(data): data for data in self._recompute(spec)}
         except FinazError as error:
             if error.fault is Fault.INFRASTRUCTURE:
                 raise
             return None
-        return RECOMPUTED if effects.store_blob(self._blobs, data) == address else None
+        for name in addresses:
+            if name in made:
+                effects.store_blob(self._blobs, made[name])
+        return RECOMPUTED if made.keys() >= set(addresses) else None
 
     def _run_row(self, run_id: str, history: Sequence[Recorded]) -> Iterator[Finding]:
         expected = runs.row_of(fold_all(runs.MODEL, history)[run_id])

@@ -1,7 +1,7 @@
 """What asks for an operator, over HTTP: each kind of trouble is seen in the lists and in the metrics, and dealt with once."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ def system(api: ApiRig, tmp_path: Path) -> System:
     """What stands behind the API, for damaging it; nothing can be computed again."""
     made = System(api.dsn, api.log, tmp_path / "blobs")  # type: ignore[arg-type]
 
-    def gone(spec: RunSpec) -> bytes:
+    def gone(spec: RunSpec) -> Sequence[bytes]:
         raise BlobMissingError("the snapshot is gone", at=spec.snapshot)
 
     made.recompute = gone

@@ -1,13 +1,15 @@
 """The reconciler on a real PostgreSQL and a real CAS: each kind of damage is found, named, repaired or raised as an alert."""
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from domain.canonical import address, address_of
+from deployment.fixture_files import fixture_path
+from domain.canonical import address, address_of, parse
 from domain.discrepancies.messages import DiscrepancyAlertResolved, DiscrepancyKind
 from domain.errors import BlobMissingError, StoreUnavailableError
 from domain.identity import discrepancy_stream, run_stream
@@ -15,14 +17,21 @@ from domain.leases.messages import LeaseGranted
 from domain.runs.messages import ResultPublished, ResultRef, RunSpec, RunStarted, RunSucceeded
 from projections.discrepancies.postgres import DiscrepanciesReader
 from projections.projector import projector
+from services.admission import Admissions
+from services.batch_execution import FlowComputation
+from services.batch_parts import WorkerSettings
+from services.batch_worker import BatchWorker
 from services.cas import DirectoryBlobStore
 from services.ports import Append, Fence, NewEvent, Vacant
 from services.process_managers.reconciler import Reconciler
-from services.recomputation import LABEL
+from services.recomputation import LABEL, Recomputation
 from services.reconciliation import EQUAL_AGAIN, ROW_REWRITTEN, Reconciliation
+from services.requests import parse_run_body
 from services.served_rows import ServedRows
 from services.store.application import Log
+from services.store.work_queue import OutboxQueue
 from tests.integration.services.test_process_managers import Desk, request, until
+from tests.support.fixture_market import body, store_snapshot
 from tests.support.store import opened
 
 ARTIFACT = b'{"ticks":[]}'
@@ -36,7 +45,7 @@ class System:
         self.log = log
         self.folder = folder
         self.blobs = DirectoryBlobStore(folder)
-        self.recompute: Callable[[RunSpec], bytes] = lambda spec: ARTIFACT
+        self.recompute: Callable[[RunSpec], Sequence[bytes]] = lambda spec: (ARTIFACT,)
         self.reconciliation = Reconciliation(log, self.blobs, ServedRows(log.pool), lambda spec: self.recompute(spec))
 
     def succeeded(self, number: int = 0) -> str:
@@ -123,10 +132,10 @@ def test_what_cannot_be_computed_again_becomes_an_alert_and_settles_when_it_is_b
     system.catch_up()
     system.damaged_blob(None)
 
-    def gone(spec: RunSpec) -> bytes:
+    def gone(spec: RunSpec) -> Sequence[bytes]:
         raise BlobMissingError("the snapshot is gone", at=spec.snapshot)
 
-    for system.recompute in (gone, lambda spec: b"other bytes", gone):
+    for system.recompute in (gone, lambda spec: (b"other bytes",), gone):
         assert system.reconciliation.check(run_id) == (DiscrepancyKind.ARTIFACT_MISSING,)
     topics = [told.partition(":")[0] for told in system.told(DiscrepancyKind.ARTIFACT_MISSING, run_id)]
     assert topics == ["found", "alert_raised"]
@@ -146,7 +155,7 @@ def test_a_resolved_alert_stays_resolved_until_something_changes(system: System)
     system.catch_up()
     system.damaged_blob(None)
 
-    def gone(spec: RunSpec) -> bytes:
+    def gone(spec: RunSpec) -> Sequence[bytes]:
         raise BlobMissingError("the snapshot is gone", at=spec.snapshot)
 
     system.recompute = gone
@@ -171,14 +180,14 @@ def test_an_infrastructure_fault_while_repairing_is_tried_again_and_raises_no_al
     system.catch_up()
     system.damaged_blob(None)
 
-    def away(spec: RunSpec) -> bytes:
+    def away(spec: RunSpec) -> Sequence[bytes]:
         raise StoreUnavailableError("away")
 
     system.recompute = away
     with pytest.raises(StoreUnavailableError):
         system.reconciliation.check(run_id)
     assert system.told(DiscrepancyKind.ARTIFACT_MISSING, run_id) == ["found:"]
-    system.recompute = lambda spec: ARTIFACT
+    system.recompute = lambda spec: (ARTIFACT,)
     assert system.reconciliation.check(run_id) == (DiscrepancyKind.ARTIFACT_MISSING,)
     assert system.told(DiscrepancyKind.ARTIFACT_MISSING, run_id) == ["found:", f"repaired:{LABEL}"]
 
@@ -221,6 +230,28 @@ def test_an_outbox_row_changed_by_hand_is_written_again(system: System, damage: 
     assert system.reconciliation.check(run_id) == (DiscrepancyKind.OUTBOX_DIFFERS,)
     assert system.told(DiscrepancyKind.OUTBOX_DIFFERS, run_id) == ["found:", f"repaired:{ROW_REWRITTEN}"]
     assert system.sql("SELECT * FROM finaz.outbox") == before
+
+
+async def test_what_a_replay_stored_is_made_again(system: System) -> None:
+    """Schedule, log, report and artifact, lost one by one or all at once: the same bytes stand there again."""
+    faults = parse(fixture_path("schedules/fixture.faults.01.json").read_bytes())
+    asked = parse_run_body(body(store_snapshot(system.blobs), mode="REPLAY", schedule=faults))
+    run_id = (await Admissions(system.log, system.blobs).submit_run("ana", "key", asked)).run_id
+    worker = BatchWorker(system.log, system.blobs, OutboxQueue(system.log.hot_pool), WorkerSettings(), "w")
+    result = await worker.run_one()
+    assert result is not None
+    system.recompute = Recomputation(FlowComputation(system.blobs, 10**6, 10**6))
+    stored = (*result.inputs[1:], result.artifact)
+    assert len(stored) == 4
+    for lost in (*((name,) for name in stored[1:]), stored[1:]):
+        for name in lost:
+            next(iter(system.folder.rglob(name.removeprefix("sha256:")))).unlink()
+        found = await asyncio.to_thread(system.reconciliation.check, run_id)
+        assert found == (DiscrepancyKind.ARTIFACT_MISSING,)
+        assert all(system.blobs.get(name) for name in stored)
+        assert await asyncio.to_thread(system.reconciliation.check, run_id) == ()
+    told = system.told(DiscrepancyKind.ARTIFACT_MISSING, run_id)
+    assert told[:2] == ["found:", f"repaired:{LABEL}"]
 
 
 def test_a_queued_run_whose_item_reads_delivered_becomes_pending_again(system: System) -> None:
