@@ -12,7 +12,7 @@ import msgspec
 from deployment.problems import RebuildCancelledError
 from deployment.progress import Progress
 from deployment.settings import load_settings
-from projections.rebuilding.postgres import rebuild_blocking
+from projections.rebuilding.opening import rebuild_blocking
 from projections.status import known
 
 

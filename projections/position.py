@@ -122,8 +122,8 @@ class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     `lag_seconds` is the age of the oldest event not yet applied, 0 when there is none. `events_per_second` is how fast its position
     moved lately. `code_version` is of the code that made the copy. `stop_at` is where it is to pause, `skipped` how many events it
-    passes over, `retired_generation` the copy that a rollback would serve again, until `drop_after`. An inline projection is written
-    with the events themselves: it has no runner, no heartbeat and no lag.
+    passes over, `retired_generation` the copy that a rollback would serve again, until `drop_after`. An inline projection is
+    written with the events themselves: it has no runner, no heartbeat and no lag.
     """
 
     name: str

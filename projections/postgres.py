@@ -114,14 +114,14 @@ class RowStore(Generic[K, R, S]):
 
     def load(self, cursor: psycopg.Cursor[Any], generation: int, keys: Sequence[K]) -> dict[K, R]:
         """The rows of these keys that exist."""
-        statement = self.sql["load"].replace("{copy}", self._table(generation))
+        statement = self.sql["load"].replace("{copy}", self.table(generation))
         cursor.execute(statement, {"generation": generation, "keys": [self._text_of_key(key) for key in keys]})
         rows = map(self.decode, [document for (document,) in cursor])
         return {self._key_of_row(row): self._folded(row) for row in rows}
 
     def save(self, cursor: psycopg.Cursor[Any], generation: int, rows: Mapping[K, R]) -> None:
         """Write the rows, whole. Raises `RowsRefusedError` for values that the columns cannot take."""
-        statement = self.sql["save"].replace("{copy}", self._table(generation))
+        statement = self.sql["save"].replace("{copy}", self.table(generation))
         try:
             document = msgspec.json.encode([self._flat(row) for row in rows.values()]).decode()
             cursor.execute(statement, {"generation": generation, "rows": document})
@@ -157,19 +157,31 @@ class RowStore(Generic[K, R, S]):
     def attach(self, cursor: psycopg.Cursor[Any], generation: int) -> None:
         """Make it a partition of the read model's table, which builds its other indexes; readers and writers go on meanwhile."""
         names = self._names(generation)
-        cursor.execute(sql.SQL(_SQL["attach_copy"]).format(generation=sql.Literal(generation), **names))
+        cursor.execute(sql.SQL(_SQL["attach_copy"]).format(**names))
+
+    def create_index(self, cursor: psycopg.Cursor[Any], generation: int, number: int, definition: str) -> None:
+        """Build on the table of a generation the index that `definition` creates on the read model's."""
+        create, _, what = definition.partition(" USING ")
+        names = self._names(generation) | {
+            "create": sql.SQL("CREATE UNIQUE" if create.startswith("CREATE UNIQUE") else "CREATE"),
+            "index": sql.Identifier(f"{self.name}_g{generation:d}_{number:d}_idx"),
+            "what": sql.SQL(what),  # as the database itself spells it
+        }
+        cursor.execute(sql.SQL(_SQL["create_index"]).format(**names))
 
     def drop(self, cursor: psycopg.Cursor[Any], generation: int) -> None:
         """Drop the table of a generation, if it exists."""
         cursor.execute(sql.SQL(_SQL["drop_copy"]).format(**self._names(generation)))
 
-    def _table(self, generation: int) -> str:
+    def table(self, generation: int) -> str:
+        """The name of the table of a generation."""
         return f"finaz.{self.name}_g{generation:d}"
 
     def _names(self, generation: int) -> dict[str, sql.Composable]:
         return {
             "table": sql.Identifier("finaz", f"{self.name}_generations"),
             "copy": sql.Identifier("finaz", f"{self.name}_g{generation:d}"),
+            "generation": sql.Literal(generation),
         }
 
 
@@ -271,6 +283,11 @@ class LogSession:
         """All rows of such a statement."""
         with store_errors():
             return self._cursor.execute(_SQL[statement], arguments).fetchall()
+
+    def fetch(self, statement: str, arguments: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """The rows of a statement that was put together."""
+        with store_errors():
+            return self._cursor.execute(statement, arguments).fetchall()
 
     def row(self, statement: str, arguments: Mapping[str, Any] | None = None) -> tuple[Any, ...]:
         """The first row of a statement that always has one."""

@@ -183,46 +183,131 @@ ORDER BY p.name
 -- name: claim_rebuild
 SELECT pg_try_advisory_lock(hashtextextended('finaz.projections/' || %(name)s || '/building', 0))
 
+-- name: evict_rebuild
+-- End the session that builds, if we hold the lease of the job: whoever holds the claim then was overtaken.
+SELECT pg_terminate_backend(l.pid)
+FROM pg_locks AS l
+WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.pid <> pg_backend_pid()
+  AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+  AND ((l.classid::bigint << 32) | l.objid::bigint) = hashtextextended('finaz.projections/' || %(name)s || '/building', 0)
+  AND EXISTS (
+      SELECT FROM finaz.lease_guard AS g
+      WHERE g.resource = %(job_id)s AND g.owner = %(owner)s AND g.token = %(token)s AND NOT g.released
+        AND clock_timestamp() < g.expires_at
+  )
+
+-- name: fence
+-- A row: the lease of the job is ours and live.
+SELECT g.token FROM finaz.lease_guard AS g
+WHERE g.resource = %(job_id)s AND g.owner = %(owner)s AND g.token = %(token)s AND NOT g.released AND clock_timestamp() < g.expires_at
+
 -- name: let_go_rebuild
 SELECT pg_advisory_unlock_all()
 
+-- name: repeatable
+-- Everything that this transaction reads is of one instant; nobody is held up by that.
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ
+
+-- name: take_long
+-- Building indexes and comparing may take longer than a runner's statements.
+SET LOCAL statement_timeout = '1h'
+
 -- name: insert_building
-INSERT INTO finaz.projections (name, generation, role, owner)
-SELECT %(name)s, max(p.generation) + 1, 'building', %(owner)s FROM finaz.projections AS p WHERE p.name = %(name)s
+INSERT INTO finaz.projections (name, generation, role, owner, job_id, job_token, code_version)
+SELECT %(name)s, max(p.generation) + 1, 'building', %(owner)s, %(job_id)s, %(token)s, %(code_version)s
+FROM finaz.projections AS p WHERE p.name = %(name)s
 RETURNING generation
+
+-- name: adopt_building
+-- The copy that an attempt before us began: from here on, that attempt cannot switch to it any more.
+UPDATE finaz.projections AS p
+SET owner = %(owner)s, job_token = %(token)s, state = 'running', error_position = NULL, error_stream = NULL, error_topic = NULL,
+    error_code = NULL, error_reason = NULL, error_at = NULL
+WHERE p.name = %(name)s AND p.role = 'building' AND p.job_id = %(job_id)s AND p.job_token <= %(token)s
+  AND p.code_version = %(code_version)s
+RETURNING p.generation
+
+-- name: take_retired
+-- The old copy is built on, as if it were new.
+UPDATE finaz.projections AS p
+SET role = 'building', owner = %(owner)s, job_id = %(job_id)s, job_token = %(token)s, state = 'running', error_position = NULL,
+    error_stream = NULL, error_topic = NULL, error_code = NULL, error_reason = NULL, error_at = NULL
+WHERE p.name = %(name)s AND p.role = 'retired'
+  AND p.generation = (SELECT max(r.generation) FROM finaz.projections AS r WHERE r.name = %(name)s AND r.role = 'retired')
+RETURNING p.code_version
+
+-- name: retired
+SELECT p.code_version FROM finaz.projections AS p
+WHERE p.name = %(name)s AND p.role = 'retired' ORDER BY p.generation DESC LIMIT 1
 
 -- name: wait_little
 -- Who waits for a lock lets nobody pass: give up soon, and try again.
 SET LOCAL lock_timeout = '100ms'
 
--- name: delete_unserved
--- Copies that nobody reads: retired ones, and what a rebuild that died has left.
-DELETE FROM finaz.projections AS p WHERE p.name = %(name)s AND p.role <> 'active' RETURNING p.generation
+-- name: delete_building
+-- What is built, or what a rebuild that died has left.
+DELETE FROM finaz.projections AS p WHERE p.name = %(name)s AND p.role = 'building' AND p.drop_after IS NULL RETURNING p.generation
+
+-- name: retire_building
+-- An old copy that was to be served again, and is not.
+UPDATE finaz.projections AS p SET role = 'retired' WHERE p.name = %(name)s AND p.role = 'building' AND p.drop_after IS NOT NULL
+
+-- name: delete_retired
+-- Old copies: all; those whose time is over; or all but the latest.
+DELETE FROM finaz.projections AS p
+WHERE p.name = %(name)s AND p.role = 'retired'
+  AND CASE %(which)s WHEN 'all' THEN true WHEN 'expired' THEN p.drop_after <= clock_timestamp()
+      ELSE p.generation < (SELECT max(r.generation) FROM finaz.projections AS r WHERE r.name = p.name AND r.role = 'retired') END
+RETURNING p.generation
+
+-- name: expired
+-- Projections with an old copy whose time is over.
+SELECT DISTINCT p.name FROM finaz.projections AS p WHERE p.role = 'retired' AND p.drop_after <= clock_timestamp() ORDER BY p.name
+
+-- name: served
+SELECT p.generation, p.position, p.state, p.job_id FROM finaz.projections AS p WHERE p.name = %(name)s AND p.role = 'active'
 
 -- name: lock_served
 -- Its runner cannot commit from here on, so that the swap happens at one position.
 SELECT p.position, p.generation FROM finaz.projections AS p WHERE p.name = %(name)s AND p.role = 'active' FOR UPDATE
 
 -- name: retire
-UPDATE finaz.projections AS p SET role = 'retired' WHERE p.name = %(name)s AND p.role = 'active'
+UPDATE finaz.projections AS p
+SET role = 'retired', drop_after = clock_timestamp() + make_interval(secs => %(keep_seconds)s::double precision)
+WHERE p.name = %(name)s AND p.role = 'active'
 
 -- name: activate
--- What an operator had paused stays paused; the runner, if there is one, is still the one of the copy that was served.
+-- What an operator had paused stays paused; the runner, if there is one, is still the one of the copy that was served. No row: the
+-- copy is another attempt's by now.
 UPDATE finaz.projections AS p
-SET role = 'active', state = CASE WHEN served.state = 'paused' THEN 'paused' ELSE 'running' END,
+SET role = 'active', state = CASE WHEN served.state = 'paused' THEN 'paused' ELSE 'running' END, drop_after = NULL,
+    stop_at = CASE WHEN served.stop_at > p.position THEN served.stop_at END,
     owner = served.owner, heartbeat_at = served.heartbeat_at, pause_reason = served.pause_reason, paused_by = served.paused_by
 FROM finaz.projections AS served
-WHERE p.name = %(name)s AND p.role = 'building' AND served.name = p.name AND served.generation = %(served)s
+WHERE p.name = %(name)s AND p.role = 'building' AND p.job_id = %(job_id)s AND p.job_token = %(token)s
+  AND served.name = p.name AND served.generation = %(served)s
 RETURNING p.generation, p.position
 
+-- name: is_attached
+SELECT EXISTS (SELECT FROM pg_inherits AS i WHERE i.inhrelid = %(copy)s::regclass)
+
+-- name: indexes
+-- The other indexes of a read model than that of its key, as they are created.
+SELECT pg_get_indexdef(i.indexrelid)
+FROM pg_index AS i WHERE i.indrelid = %(table)s::regclass AND NOT i.indisprimary ORDER BY i.indexrelid
+
 -- name: create_copy
-CREATE TABLE {copy} (LIKE {table} INCLUDING ALL EXCLUDING INDEXES) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05)
+-- The check spares attaching it a look at every row.
+CREATE TABLE {copy} (LIKE {table} INCLUDING ALL EXCLUDING INDEXES, CHECK (generation = {generation})) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05)
 
 -- name: key_of_copy
 SELECT pg_get_constraintdef(c.oid) FROM pg_constraint AS c WHERE c.conrelid = %(table)s::regclass AND c.contype = 'p'
 
 -- name: add_key
 ALTER TABLE {copy} ADD {key}
+
+-- name: create_index
+{create} INDEX IF NOT EXISTS {index} ON {copy} USING {what}
 
 -- name: attach_copy
 ALTER TABLE {table} ATTACH PARTITION {copy} FOR VALUES IN ({generation})
@@ -232,7 +317,19 @@ DROP TABLE IF EXISTS {copy}
 
 -- name: take_touched
 -- In the temporary tables of an inline rebuild: what events have touched is to be compared again.
-INSERT INTO pg_temp.todo SELECT t.* FROM pg_temp.touched AS t
+INSERT INTO pg_temp.todo SELECT t.* FROM pg_temp.touched AS t ON CONFLICT DO NOTHING
 
 -- name: forget_touched
 DELETE FROM pg_temp.touched
+
+-- name: forget_chunk
+DELETE FROM pg_temp.chunk
+
+-- name: forget_todo
+DELETE FROM pg_temp.todo
+
+-- name: count_todo
+SELECT count(*) FROM pg_temp.todo
+
+-- name: count_touched
+SELECT count(*) FROM pg_temp.touched

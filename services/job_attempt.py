@@ -84,16 +84,16 @@ class Attempt:
         """See `JobWork`."""
         return Fence(self.job_id, self._runner.owner, self._token)
 
-    def alive(self) -> None:
+    def alive(self, quiet_seconds: float = 0.0) -> None:
         """See `JobWork`."""
-        self._lived = self._monotonic()
+        self._lived = self._monotonic() + quiet_seconds
         if self._lost is not None:
             raise self._lost
 
     def reached(self, position: int, total: int) -> None:
         """See `JobWork`."""
         self.alive()
-        now = self._lived
+        now = self._monotonic()
         if self._first is None:
             self._first = now, position
         if now - self._said >= max(PROGRESS_SECONDS, (now - self._began) * PROGRESS_SHARE):

@@ -87,8 +87,11 @@ class JobWork(Protocol):
         """
         ...
 
-    def alive(self) -> None:
-        """Not a border, but a sign of life: it is getting on and must not be interrupted now. Raises `StaleFenceError`."""
+    def alive(self, quiet_seconds: float = 0.0) -> None:
+        """Not a border, but a sign of life: it is getting on and must not be interrupted now. Raises `StaleFenceError`.
+
+        What follows is bounded and may take `quiet_seconds` (one long statement, say): it does not count as a stall.
+        """
         ...
 
 

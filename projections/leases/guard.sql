@@ -43,6 +43,7 @@ BEGIN
         WHERE {mark} < (
             SELECT e.position FROM finaz.events AS e WHERE e.stream = 'lease/' || c.resource ORDER BY e.version DESC LIMIT 1
         );
+    IF {whole} AND EXISTS (SELECT FROM pg_temp.touched) THEN RETURN; END IF;  -- all at one position, or nothing
     DELETE FROM pg_temp.chunk AS c USING pg_temp.touched AS t WHERE t.resource = c.resource;
     DELETE FROM finaz.lease_guard AS g USING pg_temp.chunk AS c
         WHERE g.resource = c.resource AND NOT EXISTS (SELECT FROM pg_temp.rebuilt AS r WHERE r.resource = c.resource);

@@ -67,6 +67,7 @@ BEGIN
         WHERE {mark} < (
             SELECT e.position FROM finaz.events AS e WHERE e.stream = c.kind || '/' || c.key ORDER BY e.version DESC LIMIT 1
         );
+    IF {whole} AND EXISTS (SELECT FROM pg_temp.touched) THEN RETURN; END IF;  -- all at one position, or nothing
     DELETE FROM pg_temp.chunk AS c USING pg_temp.touched AS t WHERE t.kind = c.kind AND t.key = c.key;
     DELETE FROM finaz.outbox AS o USING pg_temp.chunk AS c
         WHERE o.kind = c.kind AND o.key = c.key

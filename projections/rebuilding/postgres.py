@@ -1,49 +1,47 @@
-"""Rebuilding in PostgreSQL.
+"""Rebuilding an asynchronous projection in PostgreSQL: another copy, of the next generation, and a switch at one position.
 
-An asynchronous projection is built as another copy, of the next generation, and swapped in at one position in one transaction.
-An inline one is folded aside and put right in place, key by key under the append lock, leaving alone what events have touched
-meanwhile until the fold has caught up with those.
-
-What must stay true: readers of a copy see the old rows or the new ones, never a mixture and never none; positions never go back;
-the append lock is held for one statement over at most `REPAIR_ROWS_MAX` rows; a second rebuild of one projection is refused. A
-crash leaves the old copy being served and a building one that the next rebuild drops, or an inline table of which some keys are
-put right.
+What must stay true: readers see the old rows or the new ones, never a mixture and never none; positions never go back; a second
+rebuild of one projection is refused; an attempt that was overtaken switches nothing (its session is ended, and the copy's row
+carries the token of who builds it). A crash leaves the old copy being served and one beside it, with which the same job goes on and
+which any other job drops.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import msgspec
-from psycopg import sql
 
-from domain.errors import OverloadedError, ProjectionStoppedError, RebuildRunningError, StoreUnavailableError
-from projections.folding import ReadModel, batch_of, fold
+from domain.errors import ProjectionStoppedError, RebuildRunningError, StaleFenceError, StoreUnavailableError
+from projections.errors import CodeVersionError, NoOldCopyError, PositionPassedError
+from projections.folding import ReadModel
 from projections.log import Failure, StoredEvent
-from projections.position import CopyRole
-from projections.postgres import InlineRows, LogSession, PostgresSession, RowStore, store_errors
+from projections.position import Copy, CopyRole
+from projections.postgres import LogSession, PostgresSession, RowStore
 from projections.rebuilding.ahead import ReadAhead
-from projections.registry import Projection
-from projections.runner import SPAN_POSITIONS_MAX, run_once
+from projections.rebuilding.comparing import COMPARE_SECONDS_MAX, difference
+from projections.rebuilding.rebuildable import (
+    COPY_ATTACH_AFTER,
+    COPY_ATTACH_BEFORE,
+    COPY_COMPARE_AFTER,
+    COPY_COMPARE_BEFORE,
+    COPY_CREATE_AFTER,
+    COPY_CREATE_BEFORE,
+    COPY_DROP_AFTER,
+    COPY_DROP_BEFORE,
+    COPY_SWITCH_AFTER,
+    COPY_SWITCH_BEFORE,
+    Builder,
+    Difference,
+    Goal,
+    Pulse,
+    Rebuilt,
+)
+from projections.runner import Point, nowhere, run_once
 
 REBUILD_EVENTS_MAX: Final = 5000
 """Events folded into one transaction by a rebuild."""
-
-REPAIR_ROWS_MAX: Final = 500
-"""Rows of an inline projection that are put right under one hold of the append lock."""
-
-REPAIR_PASSES_MAX: Final = 100
-"""Times that an inline rebuild catches up with keys that keep changing, before it gives up."""
-
-
-class Rebuilt(msgspec.Struct, frozen=True):
-    """What a rebuild made: the generation being served now, and the position it has reached."""
-
-    name: str
-    generation: int
-    position: int
-
 
 DROP_TRIES_MAX: Final = 20
 """Times that dropping an old copy is tried while somebody reads it; then it is left to the next rebuild."""
@@ -51,29 +49,31 @@ DROP_TRIES_MAX: Final = 20
 DROP_PAUSE_SECONDS: Final = 0.2
 """Seconds between two tries, in which other readers pass."""
 
-OnProgress = Callable[[int, int], bool]
-"""Called with (position, high-water mark) after every batch; False cancels the rebuild."""
+EVICT_TRIES_MAX: Final = 50
+"""Times that a claim is asked for again while the server ends the session that was overtaken."""
 
+EVICT_PAUSE_SECONDS: Final = 0.1
 
-def rebuild_blocking(
-    dsn: str, projection: Projection, owner: str, on_progress: OnProgress = lambda position, mark: True
-) -> Rebuilt | None:
-    """Make the rows again from position 0 and serve them. None if `on_progress` cancelled it; then the old ones are served.
+AHEAD_TRIES_MAX: Final = 100
+"""Times that a comparison looks whether the served copy has come to where ours is, before ours is made anew."""
 
-    Raises `RebuildRunningError` for a second rebuild of one projection, `ProjectionStoppedError` for an event that cannot be
-    applied (the old rows are served on), `StoreUnavailableError`.
-    """
-    if isinstance(projection.rows, InlineRows):
-        return _Repair(dsn, projection, projection.rows, on_progress).run()
-    return _Build(dsn, projection, projection.rows, owner, on_progress).run()
+AHEAD_PAUSE_SECONDS: Final = 0.1
 
 
 class _BuildSession(PostgresSession[Any, Any]):
-    """A session on the copy that is being built, which reads ahead on a second connection."""
+    """A session on the copy that is being built. It reads ahead on a second connection, and not beyond `goal`, if there is one."""
 
     def __init__(self, dsn: str, model: ReadModel[Any, Any], rows: RowStore[Any, Any, Any], owner: str) -> None:
         super().__init__(dsn, model, rows, owner, CopyRole.BUILDING)
-        self._ahead = _read_ahead(dsn, model)
+        self.goal: int | None = None
+        self._ahead = read_ahead(dsn, model)
+
+    def look(self) -> Copy:
+        """See `projections.runner.Session`."""
+        seen = super().look()
+        if self.goal is None or self.goal >= seen.high_water_mark:
+            return seen
+        return msgspec.structs.replace(seen, high_water_mark=self.goal)
 
     def read(self, after: int, up_to: int, limit: int) -> Sequence[StoredEvent]:
         """See `projections.runner.Session`."""
@@ -85,184 +85,256 @@ class _BuildSession(PostgresSession[Any, Any]):
         self._ahead.close()
 
 
-class _Build:
-    """The rebuild of an asynchronous projection."""
+class CopyRebuild:
+    """The rebuild of one asynchronous projection: `projections.rebuilding.rebuildable.Rebuildable`."""
 
     def __init__(
-        self, dsn: str, projection: Projection, rows: RowStore[Any, Any, Any], owner: str, on_progress: OnProgress
+        self,
+        dsn: str,
+        model: ReadModel[Any, Any],
+        rows: RowStore[Any, Any, Any],
+        builder: Builder,
+        point: Point = nowhere,
     ) -> None:
-        self._model = projection.model
+        self._model = model
         self._rows = rows
-        self._name = {"name": projection.name, "owner": owner}
-        self._on_progress = on_progress
-        self._session = _BuildSession(dsn, projection.model, rows, owner)
+        self._builder = builder
+        self._point = point
+        self._given = {"name": model.name, **msgspec.structs.asdict(builder), "code_version": model.version}
+        self._session = _BuildSession(dsn, model, rows, builder.owner)
+        self._from_old = False
 
-    def run(self) -> Rebuilt | None:
+    @property
+    def name(self) -> str:
+        return self._model.name
+
+    def claim(self) -> None:
+        """See `Rebuildable`."""
+        claim(self._session, self._given)
+
+    def switched(self) -> Rebuilt | None:
+        """See `Rebuildable`."""
+        generation, position, _, job_id = self._session.row("served", self._given)
+        return Rebuilt(self.name, generation, position) if job_id == self._builder.job_id else None
+
+    def begin(self, *, from_old: bool = False) -> None:
+        """See `Rebuildable`."""
+        self._from_old = from_old
+        if self._session.find("adopt_building", self._given) is not None:
+            return
+        self.drop_built()
+        self._point(COPY_CREATE_BEFORE)
+        if from_old:
+            self._take_old()
+        else:
+            with self._session.transaction() as cursor:
+                (generation,) = self._session.row("insert_building", self._given)
+                self._rows.create(cursor, generation)
+        self._point(COPY_CREATE_AFTER)
+
+    def catch_up(self, pulse: Pulse, goal: Goal) -> int:
+        """See `Rebuildable`. Rows first; the other indexes of the copy are built when the goal is reached."""
         session = self._session
-        try:
-            _claim(session, self._model.name)
-            self._drop_unserved()
-            self._create()
-            if not self._catch_up():
-                self._drop_unserved()
-                return None
-            self._attach()
-            self._catch_up()
-            rebuilt = self._swap()
-            with suppress(StoreUnavailableError):  # somebody still reads the old copy: the next rebuild drops it
-                self._drop_unserved()
-            return rebuilt
-        finally:
-            _let_go(session, self._model.name)
-
-    def _create(self) -> None:
-        with self._session.transaction() as cursor:
-            (generation,) = self._session.row("insert_building", self._name)
-            self._rows.create(cursor, generation)
-
-    def _attach(self) -> None:
-        """Build the other indexes, which takes a while where the rows are many; events go on arriving."""
-        generation = self._session.look().generation
-        with self._session.transaction() as cursor:
-            self._rows.attach(cursor, generation)
-
-    def _catch_up(self) -> bool:
-        """Fold up to the high-water mark; False if cancelled."""
         while True:
-            progress = run_once(self._session, self._model, REBUILD_EVENTS_MAX)
+            session.goal = self._served_position() if goal is Goal.SERVED else None
+            progress = run_once(session, self._model, REBUILD_EVENTS_MAX, self._point)
             if progress.failure is not None:
-                self._drop_unserved()
-                raise _stopped(self._model.name, progress.failure)
-            if not self._on_progress(progress.position, progress.high_water_mark):
-                return False
+                raise stopped(self.name, progress.failure)
+            pulse.reached(progress.position, progress.high_water_mark)
             if progress.caught_up:
-                return True
+                self._attach(pulse)
+                return progress.position
 
-    def _swap(self) -> Rebuilt:
-        """Hold the copy that is served, fold what it has and we have not, and change places with it."""
+    def compare(self, pulse: Pulse) -> Difference:
+        """See `Rebuildable`.
+
+        One repeatable-read transaction sees the served copy as it is at one instant, folds ours up to that copy's position, and
+        compares the two. So both are at exactly one position, and nobody is held up.
+        """
         session = self._session
+        self._wait_until_served_is_not_behind(pulse)
+        self._point(COPY_COMPARE_BEFORE)
         with session.transaction():
-            position, generation = session.row("lock_served", self._name)
+            session.change("repeatable")
+            session.change("take_long")
+            generation, position, _, _ = session.row("served", self._given)
+            session.goal = position
+            ours = session.look()
+            while ours.position < position:
+                progress = run_once(session, self._model, REBUILD_EVENTS_MAX)
+                if progress.failure is not None:
+                    raise stopped(self.name, progress.failure)
+                pulse.alive()
+                ours = session.look()
+            pulse.alive(COMPARE_SECONDS_MAX)
+            table = f"finaz.{self.name}_generations"
+            found = difference(
+                session.fetch, table, self._rows.table(generation), self._rows.table(ours.generation), position
+            )
+        pulse.alive()
+        self._point(COPY_COMPARE_AFTER)
+        return found
+
+    def switch(self, pulse: Pulse, keep_seconds: float) -> Rebuilt:
+        """See `Rebuildable`. Holds the served copy, folds what it has and ours has not, and has them change places."""
+        session = self._session
+        pulse.alive()
+        self._point(COPY_SWITCH_BEFORE)
+        with session.transaction():
+            check_fence(session, self._given)
+            position, generation = session.row("lock_served", self._given)
+            session.goal = None
             while session.look().position < position:
                 progress = run_once(session, self._model, REBUILD_EVENTS_MAX)
                 if progress.failure is not None:
-                    raise _stopped(self._model.name, progress.failure)
-            session.change("retire", self._name)
-            served = session.row("activate", {**self._name, "served": generation})
-        return Rebuilt(self._model.name, *served)
+                    raise stopped(self.name, progress.failure)
+            session.change("retire", {**self._given, "keep_seconds": keep_seconds})
+            served = session.find("activate", {**self._given, "served": generation})
+            if served is None:
+                raise StaleFenceError("another attempt builds this copy", at=self.name, token=self._builder.token)
+        self._point(COPY_SWITCH_AFTER)
+        with suppress(StoreUnavailableError):  # somebody still reads it: the next one drops it
+            self._drop("delete_retired", {"which": "older"})
+        return Rebuilt(self.name, *served)
 
-    def _drop_unserved(self) -> None:
+    def drop_built(self) -> None:
+        """See `Rebuildable`."""
+        self._session.change("retire_building", self._given)
+        self._drop("delete_building")
+
+    def drop_old(self, *, expired_only: bool) -> int:
+        """See `Rebuildable`."""
+        return self._drop("delete_retired", {"which": "expired" if expired_only else "all"})
+
+    def close(self) -> None:
+        """See `Rebuildable`."""
+        let_go(self._session)
+
+    # ---------------------------------------------------------------- the steps' parts
+
+    def _take_old(self) -> None:
+        found = self._session.find("retired", self._given)
+        if found is None:
+            raise NoOldCopyError("no old copy is kept", at=self.name, expected="a rebuild that kept one")
+        if found[0] != self._model.version:
+            raise CodeVersionError(
+                f"the old copy was made by version {found[0]} of the projection, this process has {self._model.version}",
+                at=self.name,
+                expected="a process with that version",
+            )
+        self._session.row("take_retired", self._given)
+
+    def _served_position(self) -> int:
+        return int(self._session.row("served", self._given)[1])
+
+    def _wait_until_served_is_not_behind(self, pulse: Pulse) -> None:
+        """A copy never goes back: where ours is ahead, the served one must come up to it, or ours is made anew."""
+        for _ in range(AHEAD_TRIES_MAX):
+            position, state = self._session.row("served", self._given)[1:3]
+            if position >= self._session.look().position:
+                return
+            if state != "running":
+                break
+            pulse.alive()
+            time.sleep(AHEAD_PAUSE_SECONDS)
+        if self._from_old:
+            raise PositionPassedError("the old copy is further than the served one, which does not move", at=self.name)
+        self.drop_built()
+        self.begin()
+        self.catch_up(pulse, Goal.SERVED)
+
+    def _attach(self, pulse: Pulse) -> None:
+        """Build the other indexes, one after the other, and make the copy a part of the table; events go on arriving."""
+        session = self._session
+        generation = session.look().generation
+        if session.row("is_attached", {"copy": self._rows.table(generation)})[0]:
+            return
+        self._point(COPY_ATTACH_BEFORE)
+        definitions = session.find_all("indexes", {"table": f"finaz.{self.name}_generations"})
+        for number, (definition,) in enumerate(definitions):
+            pulse.alive(COMPARE_SECONDS_MAX)
+            with session.transaction() as cursor:
+                session.change("take_long")
+                self._rows.create_index(cursor, generation, number, definition)
+        with session.transaction() as cursor:
+            session.change("take_long")
+            self._rows.attach(cursor, generation)
+        pulse.alive()
+        self._point(COPY_ATTACH_AFTER)
+
+    def _drop(self, statement: str, more: Mapping[str, Any] | None = None) -> int:
         """Drop what nobody is served from, without making readers queue behind one that takes long."""
+        given = {**self._given, **(more or {})}
         for _ in range(DROP_TRIES_MAX - 1):
             with suppress(StoreUnavailableError):
-                self._try_to_drop()
-                return
+                return self._try_to_drop(statement, given)
             time.sleep(DROP_PAUSE_SECONDS)
-        self._try_to_drop()
+        return self._try_to_drop(statement, given)
 
-    def _try_to_drop(self) -> None:
+    def _try_to_drop(self, statement: str, given: Mapping[str, Any]) -> int:
         with self._session.transaction() as cursor:
             self._session.change("wait_little")
-            dropped = self._session.find_all("delete_unserved", self._name)
+            dropped = self._session.find_all(statement, given)
+            if dropped:
+                self._point(COPY_DROP_BEFORE)
             for (generation,) in dropped:
                 self._rows.drop(cursor, generation)
+        if dropped:
+            self._point(COPY_DROP_AFTER)
+        return len(dropped)
 
 
-class _Repair:
-    """The rebuild of an inline projection."""
-
-    def __init__(self, dsn: str, projection: Projection, rows: InlineRows[Any, Any], on_progress: OnProgress) -> None:
-        self._model = projection.model
-        self._rows = rows
-        self._on_progress = on_progress
-        self._session = LogSession(dsn, projection.model)
-        self._ahead = _read_ahead(dsn, projection.model)
-
-    def run(self) -> Rebuilt | None:
-        session = self._session
-        try:
-            _claim(session, self._model.name)
-            self._execute("aside")
-            mark = self._catch_up(0)
-            if mark is None:
-                return None
-            self._execute("todo_all")
-            for _ in range(REPAIR_PASSES_MAX):
-                self._put_right(mark)
-                if not self._touched():
-                    return Rebuilt(self._model.name, 1, mark)
-                mark = self._catch_up(mark)
-                if mark is None:
-                    return None
-        finally:
-            self._ahead.close()
-            _let_go(session, self._model.name)
-        raise OverloadedError("some rows changed faster than they could be compared", at=self._model.name)
-
-    def _catch_up(self, position: int) -> int | None:
-        """Fold aside from a position up to the high-water mark, and return that; None if cancelled."""
-        session, model = self._session, self._model
-        mark = session.high_water_mark()
-        while position < mark:
-            up_to = min(mark, position + SPAN_POSITIONS_MAX)
-            stored = self._ahead.read(position, up_to, REBUILD_EVENTS_MAX)
-            full = len(stored) == REBUILD_EVENTS_MAX
-            batch = batch_of(model, stored, stored[-1].position if full else up_to)
-            with session.transaction() as cursor:
-                folded = fold(model, self._rows.load(cursor, batch.keys), batch)
-                if folded.failure is not None:
-                    raise _stopped(model.name, folded.failure)
-                self._rows.save(cursor, folded.rows)
-            position = folded.up_to
-            if not self._on_progress(position, mark):
-                return None
-        return mark
-
-    def _put_right(self, mark: int) -> None:
-        """Every key of `todo`, some at a time; those that events have touched after the mark are left in `touched`."""
-        repair = sql.SQL(self._rows.statement("repair")).format(mark=sql.Literal(mark))
-        while self._execute("take", {"limit": REPAIR_ROWS_MAX}):
-            with store_errors(), self._session.transaction() as cursor:
-                cursor.execute(repair)
-
-    def _touched(self) -> int:
-        """Make what was touched the next thing to do, and return how many keys that are."""
-        with self._session.transaction():
-            touched = self._session.change("take_touched")
-            self._session.change("forget_touched")
-        return touched
-
-    def _execute(self, kind: str, arguments: dict[str, Any] | None = None) -> int:
-        with self._session.transaction() as cursor:
-            return cursor.execute(self._rows.statement(kind), arguments).rowcount
-
-
-def _read_ahead(dsn: str, model: ReadModel[Any, Any]) -> ReadAhead:
+def read_ahead(dsn: str, model: ReadModel[Any, Any]) -> ReadAhead:
+    """Reads the model's events ahead, on a connection of its own."""
     session = LogSession(dsn, model)
     return ReadAhead(session.read, session.close)
 
 
-def _claim(session: LogSession, name: str) -> None:
-    """One rebuild at a time; the claim goes with the session."""
-    (granted,) = session.row("claim_rebuild", {"name": name})
-    if not granted:
-        raise RebuildRunningError("it is being rebuilt already", at=name)
+def claim(session: LogSession, given: Mapping[str, Any]) -> None:
+    """One rebuild at a time; the claim goes with the session. Who holds the job's lease ends the session of who held it before."""
+    for left in reversed(range(EVICT_TRIES_MAX)):
+        if session.row("claim_rebuild", given)[0]:
+            check_fence(session, given)
+            return
+        if not given["token"] or not session.find_all("evict_rebuild", given) or not left:
+            check_fence(session, given)
+            break
+        time.sleep(EVICT_PAUSE_SECONDS)
+    raise RebuildRunningError("it is being rebuilt already", at=str(given["name"]))
 
 
-def _let_go(session: LogSession, name: str) -> None:
+def check_fence(session: LogSession, given: Mapping[str, Any]) -> None:
+    """Raises `StaleFenceError` unless the job's lease is ours and live, where there is one."""
+    if given["token"] and session.find("fence", given) is None:
+        raise StaleFenceError(f"token {given['token']} no longer has the job", at=str(given["job_id"]))
+
+
+def let_go(session: LogSession) -> None:
     """Give the claim back now: the server ends a session some time after its client has left."""
     with suppress(StoreUnavailableError):
-        session.find("let_go_rebuild", {"name": name})
+        session.find("let_go_rebuild")
     session.close()
 
 
-def _stopped(name: str, failure: Failure) -> ProjectionStoppedError:
+@contextmanager
+def at_one_instant(session: LogSession) -> Iterator[None]:
+    """A transaction of which everything that is read is of one instant."""
+    with session.transaction():
+        session.change("repeatable")
+        session.change("take_long")
+        yield
+
+
+def stopped(name: str, failure: Failure) -> ProjectionStoppedError:
+    """The error of a rebuild that met an event which it cannot apply."""
     return ProjectionStoppedError(
-        f"the rebuild met {failure.topic} at position {failure.position}, which it cannot apply: {failure.reason}",
+        f"the rebuild met {failure.topic} of {failure.stream} at position {failure.position}, which it cannot apply: "
+        f"{failure.code}: {failure.reason}",
         at=name,
         expected="events that follow one another; the old rows are served on",
         position=failure.position,
         stream=failure.stream,
         topic=failure.topic,
         reason=failure.reason,
+        failure=failure.code,
     )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from projections.rebuilding.postgres import rebuild_blocking
+from projections.rebuilding.opening import rebuild_blocking
 from projections.registry import PROJECTIONS
 from projections.runner import POSITION_COMMIT_AFTER, POSITION_COMMIT_BEFORE
 from services.store.application import Log

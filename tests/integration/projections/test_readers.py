@@ -15,7 +15,7 @@ from projections.leases.postgres import LeasesReader
 from projections.outbox.postgres import OutboxReader
 from projections.publications.postgres import PublicationsReader
 from projections.publications.projection import PublicationRow
-from projections.rebuilding.postgres import rebuild_blocking
+from projections.rebuilding.opening import rebuild_blocking
 from projections.registry import PROJECTIONS
 from projections.runs.postgres import TAGS_MAX, RunFilter, RunsReader
 from projections.runs.projection import RunRow, row_of

@@ -10,8 +10,9 @@ import pytest
 
 from domain.errors import OverloadedError, ProjectionStoppedError, RebuildRunningError
 from projections.projector import projector
+from projections.rebuilding import inline
 from projections.rebuilding import postgres as rebuilding
-from projections.rebuilding.postgres import rebuild_blocking
+from projections.rebuilding.opening import rebuild_blocking
 from projections.registry import PROJECTIONS
 from projections.status import Projections
 from services.store.application import Log
@@ -125,9 +126,10 @@ def test_a_row_that_changes_faster_than_it_is_compared_ends_the_rebuild(
 ) -> None:
     """After `REPAIR_PASSES_MAX` passes in which some row was touched, an inline rebuild says so and gives up."""
     store_all(log, HISTORY.appends[:50])
-    monkeypatch.setattr(rebuilding, "REPAIR_PASSES_MAX", 3)
-    monkeypatch.setattr(rebuilding, "REPAIR_ROWS_MAX", 7)
-    monkeypatch.setattr(rebuilding._Repair, "_touched", lambda repair: 1)
+    monkeypatch.setattr(inline, "REPAIR_PASSES_MAX", 3)
+    monkeypatch.setattr(inline, "REPAIR_ROWS_MAX", 7)
+    monkeypatch.setattr(inline.InlineRebuild, "_put_right_at_once", lambda rebuild, pulse: False)
+    monkeypatch.setattr(inline.InlineRebuild, "_touched", lambda rebuild: 1)
     with pytest.raises(OverloadedError):
         rebuild_blocking(database, PROJECTIONS["outbox"], "rebuilder")
 
@@ -166,6 +168,7 @@ def test_a_cancelled_rebuild_leaves_what_was_served(
 ) -> None:
     """Cancelled in the middle: the old rows are served on, and nothing is left of the new ones."""
     monkeypatch.setattr(rebuilding, "REBUILD_EVENTS_MAX", 50)
+    monkeypatch.setattr(inline, "REBUILD_EVENTS_MAX", 50)
     events = store(log, History(HISTORY.events, HISTORY.appends[:100]))
     for name in PROJECTIONS:
         with subtests.test(name=name):
@@ -181,6 +184,7 @@ def test_a_rebuild_that_dies_is_made_again(
 ) -> None:
     """A rebuilder that dies half-way leaves the old copy served and its own unserved; the next rebuild drops that and is right."""
     monkeypatch.setattr(rebuilding, "REBUILD_EVENTS_MAX", 50)
+    monkeypatch.setattr(inline, "REBUILD_EVENTS_MAX", 50)
     events = store(log, History(HISTORY.events, HISTORY.appends[:100]))
 
     def die(position: int, mark: int) -> bool:
