@@ -17,7 +17,7 @@ from api.operations import AnswerSpec, Call, Operation
 from api.parts import ApiParts, Probe
 from api.schemas import Check, Health, reference
 from domain.errors import FinazError, InfrastructureError, StoreUnavailableError
-from services.alerts import MANAGERS
+from services.alerts import AWAITED_BY_NOBODY
 from services.ports import EventLog
 from services.read_models import Measures, ReadModels
 
@@ -75,12 +75,13 @@ def database_probe(log: EventLog) -> Probe:
 def projections_probe(read_models: ReadModels) -> Probe:
     """Ready only if every projection's runner beats; one that lags but beats is ready.
 
-    Process managers do not count: nothing that the API serves waits for them, so a dead one must not take the API away too.
+    Process managers do not count, nor does staging: nothing else that the API serves waits for them, so a dead one must not take
+    the API away too.
     """
 
     async def probe() -> None:
         views = await read_models.views()
-        dead = [view.name for view in views if view.name not in MANAGERS and not view.alive]
+        dead = [view.name for view in views if view.name not in AWAITED_BY_NOBODY and not view.alive]
         if dead:
             raise InfrastructureError(
                 f"dead: {', '.join(dead)}", at="projections", expected="a recent heartbeat of each"

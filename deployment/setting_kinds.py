@@ -134,6 +134,28 @@ def _label(text: str) -> str:
         raise ValueError(f"is no name ({error.detail})") from None
 
 
+def _clickhouse_dsn(text: str) -> str:
+    if re.search(r"\s", text):
+        raise ValueError("has white space in it")
+    if text.startswith("chdb://"):
+        if not re.fullmatch(r"chdb:///[^?#]+", text):
+            raise ValueError("names no folder by its whole path")
+        return text
+    try:
+        parts = urlsplit(text)
+        fits = parts.scheme in ("clickhouse", "clickhouses", "http", "https") and bool(parts.hostname)
+        fits = fits and (parts.port is None or parts.port > 0)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError("is no such address")
+    return text
+
+
+CLICKHOUSE_DSN: Final = Kind(
+    "chdb:///FOLDER (embedded), or a server: clickhouse://USER:PASSWORD@HOST:PORT/DATABASE, or the same with http or https",
+    _clickhouse_dsn,
+)
 DSN: Final = Kind("a PostgreSQL URL (postgresql://…) or key=value connection string", _dsn)
 FOLDER: Final = Kind("the path of a folder, which is made if it isn't there", _folder)
 FILE: Final = Kind("the path of a file, which may not be there yet", _file)

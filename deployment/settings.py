@@ -67,6 +67,14 @@ VARIABLES: Final = (
         "The broker of streams. Without it, `finaz up`, demos and drills start an embedded one.",
     ),
     Variable(
+        "FINAZ_CLICKHOUSE_DSN",
+        "clickhouse_dsn",
+        kinds.CLICKHOUSE_DSN,
+        None,
+        "Where published features are staged. Without it they are not, except by `finaz up`, which embeds a ClickHouse.",
+        secret=True,
+    ),
+    Variable(
         "FINAZ_CACHE_DIR",
         "cache_dir",
         kinds.FOLDER,
@@ -130,6 +138,13 @@ VARIABLES: Final = (
         "Big runs that one worker computes at once, each in a thread; small ones don't count.",
     ),
     Variable(
+        "FINAZ_STREAM_SLOTS",
+        "stream_slots",
+        kinds.whole(1, 64),
+        "4",
+        "Stream runs that one stream server works on at once, each in a thread.",
+    ),
+    Variable(
         "FINAZ_WORKER_GRACE_SEC",
         "worker_grace_seconds",
         kinds.number(0, 3600),
@@ -172,6 +187,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     postgres_dsn: str | None
     data_dir: Path | None
     kafka_bootstrap: str | None
+    clickhouse_dsn: str | None
     cache_dir: Path | None
     cas_dir: Path | None
     seal_dir: Path | None
@@ -185,6 +201,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lease_ttl_seconds: float
     worker_poll_seconds: float
     worker_slots: int
+    stream_slots: int
     worker_grace_seconds: float
     worker_label: str | None
     projection_poll_seconds: float

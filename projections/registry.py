@@ -38,6 +38,7 @@ from projections.sales_per_day import postgres as sales_rows
 from projections.sales_per_day import projection as sales_per_day
 from projections.shows import postgres as show_rows
 from projections.shows import projection as shows
+from projections.staging import projection as staging
 
 
 @dataclass(frozen=True)
@@ -81,5 +82,9 @@ PROJECTIONS: Final[Mapping[str, Projection]] = MappingProxyType(
 """Frozen names: `runs`, `publications`, `leases`, `discrepancies`, `jobs`, `checkpoints`, `quarantine`, `shows`, `availability`,
 `purchases`, `balances`, `sales_per_day` (asynchronous); `outbox`, `lease_guard` (inline)."""
 
-PROCESS_MANAGERS: Final = frozenset({"orphan_recovery", "payment", "purchase_mail", "reconciler"})
+OPTIONAL: Final[Mapping[str, ReadModel[Any, Any]]] = MappingProxyType({staging.NAME: staging.MODEL})
+"""Projections that only some systems have (`staging`, where there is a ClickHouse): their rows are elsewhere, their position is a
+row like any other, made by whoever works on them first."""
+
+PROCESS_MANAGERS: Final = frozenset({"orphan_recovery", "payment", "purchase_mail", "reconciler", "staging_reconciler"})
 """Frozen names of the process managers: their instances are folded like read models, so they stand beside them in the status."""

@@ -17,7 +17,7 @@ from projections.errors import NotStoppedThereError, PositionPassedError
 from projections.log import Failure
 from projections.position import CopyState, ProjectionStatus, Trouble
 from projections.reading import Query
-from projections.registry import PROCESS_MANAGERS, PROJECTIONS, Projection
+from projections.registry import OPTIONAL, PROCESS_MANAGERS, PROJECTIONS, Projection
 from projections.statements import statements
 
 WAIT_SECONDS_MAX: Final = 60.0
@@ -68,8 +68,11 @@ class Projections:
 
     def status(self, name: str) -> ProjectionStatus:
         """One projection. Raises `ProjectionUnknownError`."""
-        known(name)
-        return next(status for status in self.statuses() if status.name == name)
+        _checked(name)
+        for status in self.statuses():
+            if status.name == name:
+                return status
+        raise _unregistered(name)
 
     def high_water_mark(self) -> int:
         """The last position of the log."""
@@ -77,13 +80,11 @@ class Projections:
 
     def position(self, name: str) -> int:
         """How far the projection is. An inline one is always at the log's high-water mark."""
-        if known(name).inline:
+        if _checked(name):
             return self.high_water_mark()
         rows = self._query.rows(_SQL["position"], {"name": name})
         if not rows:
-            raise ProjectionUnknownError(
-                f"the database has no projection {name!r}", at=name, expected="migrations applied"
-            )
+            raise _unregistered(name)
         return int(rows[0][0])
 
     def wait_for_blocking(self, name: str, position: int, timeout_seconds: float) -> int:
@@ -147,7 +148,7 @@ class Projections:
     def entries(self, name: str, limit: int, before: int = 2**63 - 1) -> list[LogEntry]:
         """What was done to it, by operators and by itself, the newest first; of entries before the id `before`."""
         if name not in PROCESS_MANAGERS:
-            known(name)
+            _checked(name)
         return [
             LogEntry(*row)
             for row in self._query.rows(_SQL["entries"], {"name": name, "limit": limit, "before": before})
@@ -175,13 +176,23 @@ def known(name: str) -> Projection:
     try:
         return PROJECTIONS[name]
     except KeyError:
-        expected = ", ".join(sorted(PROJECTIONS))
+        expected = ", ".join(sorted({*PROJECTIONS, *OPTIONAL}))
         raise ProjectionUnknownError(f"there is no projection {name!r}", at=name, expected=expected) from None
+
+
+def _checked(name: str) -> bool:
+    """Whether the projection of this name is inline. Raises `ProjectionUnknownError` if there is none."""
+    return name not in OPTIONAL and known(name).inline
+
+
+def _unregistered(name: str) -> ProjectionUnknownError:
+    expected = "somebody to have worked on it" if name in OPTIONAL else "migrations applied"
+    return ProjectionUnknownError(f"the database has no projection {name!r}", at=name, expected=expected)
 
 
 def _asynchronous(name: str) -> str:
     """The name itself, if it is one of something that has a runner: a projection or a process manager."""
-    if name not in PROCESS_MANAGERS and known(name).inline:
+    if name not in PROCESS_MANAGERS and _checked(name):
         raise ProjectionUnknownError("it is written with the events and has no runner", at=name, expected="another one")
     return name
 

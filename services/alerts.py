@@ -20,7 +20,7 @@ from domain.identity import discrepancy_stream
 from projections.discrepancies.postgres import DiscrepanciesReader
 from projections.discrepancies.projection import DiscrepancyRow
 from projections.reading import PAGE_ROWS_MAX, Page
-from projections.registry import PROCESS_MANAGERS, PROJECTIONS
+from projections.registry import OPTIONAL, PROCESS_MANAGERS, PROJECTIONS
 from projections.status import Projections
 from services import effects
 from services.adapters.manager_store import DEAD_LETTERS_MAX, DeadLetter, ManagerOperations
@@ -53,9 +53,12 @@ MANAGERS: Final = tuple(sorted(PROCESS_MANAGERS))
 """The process managers, by name."""
 
 RUNNERS: Final = tuple(
-    sorted(PROCESS_MANAGERS.union(name for name, projection in PROJECTIONS.items() if not projection.inline))
+    sorted(PROCESS_MANAGERS.union(OPTIONAL, (name for name, made in PROJECTIONS.items() if not made.inline)))
 )
 """What has a runner, and so can be paused and resumed: asynchronous projections and process managers, by name."""
+
+AWAITED_BY_NOBODY: Final = frozenset({*PROCESS_MANAGERS, *OPTIONAL})
+"""What may be dead while the API can serve all the same."""
 
 
 class AlertView(msgspec.Struct, frozen=True, kw_only=True):

@@ -249,6 +249,7 @@ def _open(dsn: str) -> Any:
         return _open_embedded(clickhouse_connect, dsn)
     client = clickhouse_connect.get_client(
         dsn=dsn,
+        secure=dsn.startswith(("https://", "clickhouses://")),
         connect_timeout=CONNECT_SECONDS_MAX,
         send_receive_timeout=QUERY_SECONDS_MAX,
         autogenerate_session_id=False,

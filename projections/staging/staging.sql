@@ -1,6 +1,9 @@
 -- name: register
--- The projection exists from the first time that anybody stages.
-INSERT INTO finaz.projections (name, generation, role) VALUES ('staging', 1, 'active') ON CONFLICT DO NOTHING
+-- The projection, and the process manager that looks after its rows, exist from the first time that anybody stages.
+INSERT INTO finaz.projections (name, generation, role)
+SELECT n.name, 1, 'active' FROM (VALUES ('staging'), ('staging_reconciler')) AS n (name)
+WHERE NOT EXISTS (SELECT 1 FROM finaz.projections AS p WHERE p.name = n.name AND p.role = 'active')
+ON CONFLICT DO NOTHING
 
 -- name: is_registered
 SELECT 1 FROM finaz.projections AS p WHERE p.name = 'staging' AND p.role = 'active'
