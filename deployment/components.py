@@ -68,6 +68,21 @@ async def work(settings: Settings, label: str, line: Lifeline) -> None:
         await worker.run(line.stop)
 
 
+async def serve_streams(settings: Settings, label: str, line: Lifeline) -> None:
+    """Work on stream runs until told to stop, then hand them back."""
+    from deployment.stream_wiring import stream_server
+    from domain.market.pipeline import warm_up
+
+    async with line, stream_server(settings, label) as server:
+        await asyncio.to_thread(warm_up)
+        serving = asyncio.create_task(asyncio.to_thread(server.run))
+        line.ready()
+        await line.stop.wait()
+        server.stop()
+        await serving
+    _log.info("stopped", component="stream-server")
+
+
 async def project(settings: Settings, only: tuple[str, ...], line: Lifeline) -> None:
     """Keep the read models up to date until told to stop, each in a thread of its own."""
     async with line, wiring.projection_runners(settings, only, _report) as runners:

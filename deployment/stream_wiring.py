@@ -20,7 +20,10 @@ from projections.inline import INLINE
 from services.adapters.kafka import KafkaBroker
 from services.broker import Broker
 from services.store.application import Log
+from services.store.notifications import OUTBOX
+from services.store.stream_queue import StreamQueue
 from services.stream_parts import StreamEvent, StreamSettings
+from services.stream_server import StreamServer
 from services.stream_worker import StreamWorker
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger("finaz.stream_worker")
@@ -74,6 +77,33 @@ async def opened_parts(settings: Settings) -> AsyncIterator[tuple[Log, KafkaBrok
             yield log, broker
     finally:
         await asyncio.to_thread(broker.close)
+
+
+@asynccontextmanager
+async def stream_server(settings: Settings, label: str) -> AsyncIterator[StreamServer]:
+    """A server of STREAM runs, woken by notification. It runs in a thread of the caller's."""
+    folder = settings.required_cas_dir()
+    how = StreamSettings(label=label or "stream-server", lease_ttl_seconds=settings.lease_ttl_seconds)
+    async with opened_parts(settings) as (log, broker):
+        server = StreamServer(
+            StreamQueue(log.pool),
+            lambda: made_worker(settings, how, log, broker, folder),
+            settings.stream_slots,
+            settings.worker_poll_seconds,
+            log_stream_event,
+        )
+        with log.listener.waker(OUTBOX, poll_seconds=settings.worker_poll_seconds) as waker:
+            waking = asyncio.create_task(_forward(waker, server))
+            try:
+                yield server
+            finally:
+                waking.cancel()
+                await asyncio.gather(waking, return_exceptions=True)
+
+
+async def _forward(waker: Any, server: StreamServer) -> None:
+    async for _ in waker.wakes_async():
+        server.wake()
 
 
 def disk_free(folder: Path) -> int:

@@ -125,7 +125,7 @@ async def machine(plan: Plan, tell: Tell, stop: asyncio.Event | None = None) -> 
         } | ({} if bootstrap is None else {"FINAZ_KAFKA_BOOTSTRAP": bootstrap})
         output = stack.enter_context((folder / LOG_FILE).open("ab")).fileno() if plan.quiet else None
         patience = max(STOP_SECONDS_MAX, plan.worker_grace_seconds + HAND_BACK_SECONDS_MAX)
-        components = _components(plan.workers, listener.fileno())
+        components = _components(plan.workers, listener.fileno(), streams=bootstrap is not None)
         supervisor = Supervisor(components, environment, tell, output, patience)
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         made = Machine(url, token, dsn, bootstrap, folder, supervisor)
@@ -207,11 +207,12 @@ async def _supervised(supervisor: Supervisor, stop_early: asyncio.Event) -> Asyn
         await asyncio.gather(running, *waits, return_exceptions=True)
 
 
-def _components(workers: int, listener: int) -> list[Component]:
+def _components(workers: int, listener: int, *, streams: bool) -> list[Component]:
     return [
         finaz_component("api", "api", "--listener", str(listener), descriptors=(listener,)),
         finaz_component("projector", "projector"),
         finaz_component("manager", "manager"),
+        *([finaz_component("streams", "stream-server", "--label", "streams")] if streams else []),
         *(finaz_component(f"worker-{n + 1}", "worker", "--label", f"worker-{n + 1}") for n in range(workers)),
     ]
 

@@ -41,6 +41,7 @@ COMMANDS: Final = {
     "stream": Place(
         _HERE + "streams:stream", "See what a stream run committed, omitted, found late; have records retried."
     ),
+    "stream-server": Place(_HERE + "components:stream_server", "Work on stream runs, several at once, until SIGTERM."),
     "stream-worker": Place(_HERE + "stream_worker:stream_worker", "Work on one stream run until it ends or SIGTERM."),
     "projector": Place(_HERE + "components:projector", "Keep the read models up to date."),
     "manager": Place(_HERE + "components:manager", "Run the process managers."),

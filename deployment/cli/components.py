@@ -66,6 +66,26 @@ def worker(once: bool, fixture: bool, label: str, lifeline: int | None) -> None:
         run_uvloop(work(settings, label, Lifeline(lifeline)))
 
 
+@click.command(epilog="Example: finaz stream-server --label streams-1")
+@click.option("--label", default="", help="A name for people; it decides nothing.")
+@_lifeline_option
+@json_option
+def stream_server(label: str, lifeline: int | None) -> None:
+    """Work on stream runs, several at once, until SIGTERM, which commits them and gives them back.
+
+    Takes what is queued and what was left by an owner that is gone. Runs that are worked on by `finaz stream-worker` are left
+    alone.
+    """
+    from deployment.components import run_uvloop, serve_streams
+    from deployment.lifeline import Lifeline
+    from deployment.logs import set_up_logs
+    from deployment.settings import load_settings
+
+    settings = load_settings()
+    set_up_logs(settings.log_level, settings.log_format, label or "stream-server")
+    run_uvloop(serve_streams(settings, label, Lifeline(lifeline)))
+
+
 @click.command(epilog="Example: finaz projector --only runs")
 @click.option("--only", "names", multiple=True, help="Only the projection of this name; may be repeated.")
 @_lifeline_option

@@ -110,6 +110,7 @@ WRONG = [
     ("FINAZ_LEASE_TTL_SEC", "30s", "from 0.5 to 3600"),
     ("FINAZ_WORKER_POLL_SEC", "-1", "from 0.01 to 60"),
     ("FINAZ_WORKER_SLOTS", "0", "from 1 to 64"),
+    ("FINAZ_STREAM_SLOTS", "65", "from 1 to 64"),
     ("FINAZ_WORKER_GRACE_SEC", "3601", "from 0 to 3600"),
     ("FINAZ_WORKER_LABEL", "", "a name"),
     ("FINAZ_WORKER_LABEL", "a\tb", "a name"),
