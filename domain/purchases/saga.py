@@ -209,11 +209,13 @@ def _remembering(saga: Saga, event: Event) -> Saga:
 
 
 def identity_of(evidence: EvidenceRecorded) -> str:
-    """What makes two pieces of evidence the same: an answer that says nothing is told apart by the attempt that it answers."""
-    said = evidence.outcome not in (Outcome.UNKNOWN, Outcome.NOT_FOUND)
-    told = (evidence.gateway_id, evidence.amount_minor, evidence.currency) if said else (evidence.attempt,)
-    source = "" if said else evidence.source.value
-    return "|".join(map(str, (evidence.operation.value, evidence.outcome.value, source, *told)))
+    """What makes two pieces of evidence the same: an answer that ends nothing is told apart by the attempt that it answers."""
+    final = evidence.outcome is Outcome.SUCCEEDED or (
+        evidence.outcome is Outcome.DECLINED and evidence.operation is Operation.CHARGE
+    )
+    asked = () if final else (evidence.source.value, evidence.attempt)
+    told = (evidence.gateway_id, evidence.amount_minor, evidence.currency)
+    return "|".join(map(str, (evidence.operation.value, evidence.outcome.value, *told, *asked)))
 
 
 def fold_saga(events: Iterable[Event]) -> Saga:

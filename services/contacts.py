@@ -1,0 +1,68 @@
+"""Contacts: mail addresses by reference, in a table outside the log, so that they can be erased.
+
+What must stay true: no event holds an address; erasing leaves the reference, which then leads to nobody. An address is written
+before the append that refers to it and removed if that is refused; a crash in between leaves an address that nobody refers to,
+which a sweep removes after a day.
+"""
+
+import re
+from typing import Final
+from uuid import uuid4
+
+from domain.errors import BodyInvalidError
+from projections.reading import Query
+from projections.statements import statements
+
+ADDRESS_CHARACTERS_MAX: Final = 254
+"""Characters of a mail address, by RFC 5321."""
+
+SWEEP_AGE_SECONDS: Final = 86_400.0
+"""Age at which an address that no purchase refers to is removed."""
+
+SWEEP_CALLS: Final = 500
+"""Addresses written between two sweeps."""
+
+_ADDRESS: Final = re.compile(r"[^\s@<>\"(),:;\\\[\]\x00-\x1f\x7f]{1,64}@[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?\Z")
+_SQL: Final = statements("services", "contacts.sql")
+
+
+def checked_address(address: str) -> str:
+    """The address itself, if it is one. Raises `BodyInvalidError`, which does not repeat it: logs must not know it."""
+    if len(address) > ADDRESS_CHARACTERS_MAX or _ADDRESS.match(address) is None:
+        raise BodyInvalidError("this is no mail address", at="$.email", expected="name@domain")
+    return address
+
+
+class Contacts:
+    """The table of contacts. Blocks; any thread may call it. Everything raises `StoreUnavailableError`."""
+
+    def __init__(self, query: Query) -> None:
+        self._query = query
+        self._calls = 0
+
+    def put(self, purchase_id: str, address: str) -> str:
+        """Keep an address for a purchase; its reference."""
+        self._calls += 1
+        if self._calls % SWEEP_CALLS == 0:
+            self.sweep()
+        contact_id = f"con_{uuid4().hex}"
+        given = {"contact_id": contact_id, "purchase_id": purchase_id, "address": address}
+        self._query.rows(_SQL["put"], given)
+        return contact_id
+
+    def address(self, contact_id: str) -> str | None:
+        """The address, or None if it was erased."""
+        rows = self._query.rows(_SQL["address"], {"contact_id": contact_id})
+        return rows[0][0] if rows else None
+
+    def remove(self, contact_id: str) -> None:
+        """Remove what was put for an append that was refused."""
+        self._query.rows(_SQL["remove"], {"contact_id": contact_id})
+
+    def erase(self, address: str) -> tuple[str, ...]:
+        """Erase a person by address; the purchases that referred to it."""
+        return tuple(purchase_id for (purchase_id,) in self._query.rows(_SQL["erase"], {"address": address}))
+
+    def sweep(self) -> None:
+        """Remove old addresses that no purchase refers to."""
+        self._query.rows(_SQL["sweep"], {"age_seconds": SWEEP_AGE_SECONDS})

@@ -1,0 +1,61 @@
+"""What is asked of a mail server, and the mails that purchases send.
+
+What must stay true: a mail about one state of one purchase has one Message-ID however often it is sent, so that a reader can drop
+a repetition; the text says nothing that the log must not know.
+"""
+
+from typing import Final, Protocol
+
+import msgspec
+
+from domain.purchases.saga import Saga
+
+
+class Mail(msgspec.Struct, frozen=True, kw_only=True):
+    """A mail to one address."""
+
+    to: str
+    subject: str
+    text: str
+    message_id: str
+
+
+class Mailer(Protocol):
+    """Hands a mail to a server that accepts responsibility for it. Blocks for a bounded time. Raises `MailUnavailableError`."""
+
+    def send(self, mail: Mail) -> None: ...
+
+
+_CONFIRMED: Final = """Your purchase {purchase_id} is confirmed.
+
+Seats: {seats}
+Paid: {amount}
+"""
+
+_FAILED: Final = """Your purchase {purchase_id} could not be completed; seats {seats} were released.
+
+Nothing remains charged to you.
+"""
+
+_CORRECTION: Final = """A correction about your purchase {purchase_id}.
+
+A charge of {amount} turned up after we had written to you. It has been refunded in full. Nothing remains charged to you.
+"""
+
+_SUBJECTS: Final = {"confirmed": "Your tickets", "failed": "Your purchase was not completed"}
+
+
+def mail_of(saga: Saga, mail: str, to: str, message_id: str) -> Mail:
+    """The mail of this name (`confirmed`, `failed`, `correction-N`) about a purchase."""
+    template = {"confirmed": _CONFIRMED, "failed": _FAILED}.get(mail, _CORRECTION)
+    text = template.format(
+        purchase_id=saga.purchase_id, seats=", ".join(saga.seats), amount=amount_text(saga.amount_minor, saga.currency)
+    )
+    return Mail(
+        to=to, subject=_SUBJECTS.get(mail, "A correction about your purchase"), text=text, message_id=message_id
+    )
+
+
+def amount_text(amount_minor: int, currency: str) -> str:
+    """An amount for people: two decimals, as most currencies have."""
+    return f"{amount_minor // 100}.{amount_minor % 100:02d} {currency}"

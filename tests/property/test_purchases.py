@@ -1,0 +1,112 @@
+"""Whatever the gateway does, whenever the process dies, however the clock jumps: money and seats agree when all has settled."""
+
+import asyncio
+from contextlib import suppress
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deployment.gateway_books import BEHAVIOURS
+from domain.events import Recorded
+from domain.purchases.errors import SeatsTakenError
+from domain.purchases.identity import intent_id_of
+from domain.purchases.messages import LedgerEntryPosted, NoticePosted, Outcome, Settlement
+from domain.purchases.saga import SagaState
+from domain.purchases.seats import SeatState
+from tests.support.purchase_rig import Rig, crash_at
+
+SEATS = 4
+
+behaviours = st.lists(st.sampled_from(BEHAVIOURS), max_size=4).map(",".join)
+buys = st.tuples(
+    st.just("buy"), st.sets(st.integers(0, SEATS - 1), min_size=1, max_size=2), st.tuples(behaviours, behaviours)
+)
+steps = st.one_of(
+    buys,
+    st.tuples(st.just("turn")),
+    st.tuples(st.just("crash"), st.integers(1, 12)),
+    st.tuples(st.just("jump"), st.sampled_from((1, 59, 61, 121, 301, 1000, 4000, 90_000))),
+    st.tuples(st.just("tell"), st.integers(0, 5)),
+    st.tuples(st.just("late")),
+)
+
+
+@settings(max_examples=120)
+@given(story=st.lists(steps, min_size=3, max_size=25))
+def test_money_and_seats_agree_in_the_end(story: list[tuple]) -> None:  # type: ignore[type-arg]
+    """Never a charge without seat or refund, never a refund without a charge, never a seat sold twice, one end for everybody."""
+    rig = Rig()
+    show = rig.create_show(SEATS)
+    for step in story:
+        match step:
+            case ("buy", seats, (charge, refund)):
+                method = f"charge:{charge};refund:{refund}"
+                with suppress(SeatsTakenError):
+                    rig.buy(show, tuple(f"A{n}" for n in sorted(seats)), method)
+            case ("turn",):
+                rig.turn()
+            case ("crash", number):
+                rig.turn(crash_at(number))
+            case ("jump", seconds):
+                rig.clock.advance(seconds)
+            case ("tell", place) if place < len(rig.bought):
+                rig.books.tell(intent_id_of(rig.bought[place]))
+            case ("late",):
+                rig.books.settle_late()
+    let_all_end(rig)
+    check(rig, show)
+
+
+def let_all_end(rig: Rig) -> None:
+    """The gateway tells all that it did, operators look after what is left to them, and time passes."""
+    rig.settle_down()
+    rig.books.settle_late()
+    for intent_id in list(rig.books.charges):
+        rig.books.tell(intent_id)
+    rig.settle_down()
+    for purchase_id in rig.bought:
+        if rig.saga(purchase_id).state is SagaState.UNKNOWN_EXPIRED:
+            charge = rig.books.charges.get(intent_id_of(purchase_id))
+            charged = charge is not None and charge.outcome == Outcome.SUCCEEDED.value
+            word = Settlement.CHARGED if charged else Settlement.NOT_CHARGED
+            asyncio.run(rig.purchases.settle(purchase_id, word, "operator", "asked by hand"))
+    rig.settle_down()
+
+
+def check(rig: Rig, show: str) -> None:
+    """The books of the gateway, our ledger, the seats and the sagas tell one story."""
+    sold: dict[str, str] = {}
+    for purchase_id in rig.bought:
+        saga, account = rig.saga(purchase_id), rig.account(purchase_id)
+        charge = rig.books.charges.get(saga.intent_id)
+        charged = charge is not None and charge.outcome == Outcome.SUCCEEDED.value
+        refunded = saga.intent_id in rig.books.refunds
+        assert saga.state in (SagaState.CONFIRMED, SagaState.COMPENSATED)
+        assert (account.charged, account.refunded) == (charged, refunded)
+        assert refunded <= charged
+        assert saga.mail_due is None
+        if saga.state is SagaState.CONFIRMED:
+            assert charged and not refunded
+            for seat in saga.seats:
+                assert sold.setdefault(seat, purchase_id) == purchase_id
+        else:
+            assert charged == refunded
+    for number in range(SEATS):
+        seat = rig.seat(show, f"A{number}")
+        assert (seat.state, seat.purchase_id) == (
+            (SeatState.SOLD, sold[f"A{number}"]) if f"A{number}" in sold else (SeatState.FREE, "")
+        )
+    events = rig.log.read_log(0, 1_000_000)
+    assert sum(line.amount_minor for e in entries(events) for line in e.lines) == 0
+    told = [n.purchase_id for n in notices(events) if n.name == "PaymentSucceeded"]
+    assert sorted(told) == sorted(p for p in rig.bought if rig.saga(p).state is SagaState.CONFIRMED)
+    ids = [mail.message_id for mail in rig.mailer.mails]
+    assert len(set(ids)) >= len(rig.bought)
+
+
+def entries(events: list[Recorded] | tuple[Recorded, ...]) -> list[LedgerEntryPosted]:
+    return [r.event for r in events if isinstance(r.event, LedgerEntryPosted)]
+
+
+def notices(events: list[Recorded] | tuple[Recorded, ...]) -> list[NoticePosted]:
+    return [r.event for r in events if isinstance(r.event, NoticePosted)]
