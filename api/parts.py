@@ -15,6 +15,7 @@ from services.read_models import ReadModels
 from services.results import Results
 from services.run_listing import RunListing
 from services.runs import Runs
+from services.stream_parity import StreamParity
 from services.stream_records import StreamRecords
 
 BODY_BYTES_MAX: Final = 1024 * 1024
@@ -28,7 +29,7 @@ class ApiParts(msgspec.Struct, frozen=True, kw_only=True):
     """The services behind the API.
 
     `probes` are asked, by name, on `/health/ready`. `version` is the program's,
-    `body_bytes_max` bounds a submission.
+    `body_bytes_max` bounds a submission. Without `stream_parity` no verdict on stream runs is given.
     """
 
     log: EventLog
@@ -45,4 +46,5 @@ class ApiParts(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics
     probes: Mapping[str, Probe]
     version: str
+    stream_parity: StreamParity | None = None
     body_bytes_max: int = BODY_BYTES_MAX

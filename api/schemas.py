@@ -19,6 +19,7 @@ from services.parity import ParityReport
 from services.provenance import DeterminismContract, ReplayView
 from services.read_models import ProjectionView
 from services.runs import PublishedResult, RunView
+from services.stream_parity import Judgement
 from services.stream_records import CheckpointRow, RecordRow, RetryAnswer
 
 RUN_ID_PATTERN: Final = "^run_[0-9a-f]{64}$"
@@ -181,6 +182,7 @@ _ANSWERS: Final = (
     DeterminismContract,
     EventList,
     Health,
+    Judgement,
     LogPage,
     ParityReport,
     Problem,

@@ -20,6 +20,9 @@ from domain.errors import BlobCorruptError, BlobMissingError, InfrastructureErro
 TIMEOUT_SECONDS: Final = 30.0
 """How long one request may take; streams may pause this long between two messages (the server sends a comment sooner)."""
 
+VERDICT_SECONDS: Final = 900.0
+"""How long a verdict may take: the server reads a topic for it."""
+
 TRIES_MAX: Final = 6
 """How often a repeatable request is made, the first included."""
 
@@ -111,6 +114,11 @@ class ApiClient:
     def parity(self, reference: str, other: str) -> dict[str, Any]:
         """How the result of a run stands to that of another."""
         return self._json("GET", "/v1/parity", reference=reference, other=other)
+
+    def verdict(self, run_id: str) -> dict[str, Any]:
+        """How a STREAM run stands to the batch; the server may read a whole topic for it."""
+        answer = self._ask("GET", f"/v1/runs/{_part(run_id)}/verdict", repeat=False, timeout=VERDICT_SECONDS)
+        return _document(answer)
 
     def _only_output(self, run_id: str) -> str:
         run = self.run(run_id)
@@ -264,13 +272,14 @@ class ApiClient:
         accept: str | None = None,
         repeat: bool | None = None,
         accept_failure: bool = False,
+        timeout: float = TIMEOUT_SECONDS,
     ) -> httpx.Response:
         sent = dict(headers or {}) | ({"accept": accept} if accept else {})
         may_repeat = method == "GET" if repeat is None else repeat
         tries = 0
         while True:
             try:
-                answer = self._http.request(method, path, params=params, content=content, headers=sent)
+                answer = self._http.request(method, path, params=params, content=content, headers=sent, timeout=timeout)
                 if answer.is_success or accept_failure:
                     return answer
                 self._pause(tries if may_repeat else TRIES_MAX, _document(answer))

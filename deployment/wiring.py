@@ -79,7 +79,7 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
     from api.metrics import Metrics
     from api.parts import ApiParts
     from api.tail import LogTail
-    from deployment.broker_wiring import broker_probes
+    from deployment.broker_wiring import broker_opener, broker_probes
     from deployment.migrate import pending
     from projections.checkpoints.postgres import CheckpointsReader
     from projections.discrepancies.postgres import DiscrepanciesReader
@@ -93,6 +93,7 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
     from services.results import Results
     from services.run_listing import RunListing
     from services.runs import Runs
+    from services.stream_parity import StreamParity
     from services.stream_records import StreamRecords
 
     dsn = settings.required_postgres_dsn()
@@ -121,6 +122,7 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
                     **broker_probes(settings),
                 },
                 version=version("finaz-runtime"),
+                stream_parity=StreamParity(log, blobs, broker_opener(settings)),
                 body_bytes_max=settings.body_size_max_bytes,
             )
 

@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "replay": Place(
         _HERE + "replay:replay", "Make the arrival log of a snapshot under a fault schedule, and publish it."
     ),
+    "parity": Place(_HERE + "parity:parity", "Compare results to the bit: of runs, or of one flow in several modes."),
     "artifact": Place(_HERE + "artifacts:artifact", "Fetch what is stored under a content address."),
     "log": Place(_HERE + "log:log", "Read the log of all events, in order of position."),
     "projection": Place(

@@ -52,7 +52,53 @@ def replay_log(run_id: str, file: str | None) -> None:
     write_out(data, file, binary=False)
 
 
-COMMANDS: Final = (contract, replay, replay_log)
+@click.command(epilog="Example: finaz run verdict run_… --json")
+@click.argument("run_id")
+@json_option
+def verdict(run_id: str) -> int:
+    """Judge a STREAM run that has ended, by a second look at its topic.
+
+    Exit status 0: equal to BATCH over its source (or over what it accepted, if the source is not known); 1: not equal, or the topic
+    holds something else than the run recorded; 2: the topic could not be read again.
+    """
+    from deployment.cli.connection import api
+
+    with api() as client:
+        found = client.verdict(run_id)
+    answer(found, lambda: _show_verdict(found))
+    kind, findings = found["verdict"]["kind"], found["findings"]
+    if kind not in ("EQUAL_TO_BATCH_GOLDEN", "EQUAL_TO_ACCEPTED") or findings["differing"] or findings["unexplained"]:
+        return EXIT_DIFFERS
+    return 0 if findings["look"] == "CHECKED" else EXIT_NOT_CHECKED
+
+
+COMMANDS: Final = (contract, replay, replay_log, verdict)
+
+EXIT_DIFFERS: Final = 1
+EXIT_NOT_CHECKED: Final = 2
+"""Exit statuses of comparisons; an error that ends the command has 1 as everywhere."""
+
+
+def _show_verdict(found: dict[str, Any]) -> None:
+    judged, findings = found["verdict"], found["findings"]
+    facts(
+        (
+            ("verdict", judged["kind"]),
+            ("accepted", judged["accepted"]),
+            ("source", judged["source"]),
+            ("topic", f"{found['topic']}, {findings['look']}"),
+            ("records", findings["records"]),
+            ("reason", findings["reason"] or None),
+            ("differing", ", ".join(findings["differing"]) or None),
+            ("unexplained", "; ".join(findings["unexplained"]) or None),
+        )
+    )
+    kinds = ("lost", "late", "revised", "extra")
+    rows = [
+        (kind, one["event_id"], one["event_time"], one["revision"]) for kind in kinds for one in judged[kind]["first"]
+    ]
+    if rows:
+        table(("difference", "event", "event time", "revision"), rows)
 
 
 def _show(found: dict[str, Any]) -> None:
