@@ -1,0 +1,3 @@
+-- The import function, as `services/store/import.sql` states it.
+
+-- include: services/store/import.sql
