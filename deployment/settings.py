@@ -169,6 +169,28 @@ VARIABLES: Final = (
         "The longest JSON body of a request that the API reads.",
     ),
     Variable(
+        "FINAZ_GATEWAY_URL", "gateway_url", kinds.URL, None, "The payment gateway. Without it, nothing is charged."
+    ),
+    Variable("FINAZ_GATEWAY_KEY", "gateway_key", kinds.TOKEN, None, "Our key for the gateway.", secret=True),
+    Variable(
+        "FINAZ_GATEWAY_WEBHOOK_SECRET",
+        "gateway_webhook_secret",
+        kinds.TOKEN,
+        None,
+        "What the gateway signs its webhooks with. Without it, none is heard.",
+        secret=True,
+    ),
+    Variable("FINAZ_SMTP_HOST", "smtp_host", kinds.HOST, None, "The mail server. Without it, mails wait."),
+    Variable("FINAZ_SMTP_PORT", "smtp_port", kinds.whole(1, 65535), "25", "The mail server's port."),
+    Variable("FINAZ_MAIL_SENDER", "mail_sender", kinds.LABEL, "tickets@finaz.invalid", "Whom mails come from."),
+    Variable(
+        "FINAZ_NOTICES_TOPIC",
+        "notices_topic",
+        kinds.LABEL,
+        None,
+        "The broker's topic that purchases are told on. Without it, consumers read the log.",
+    ),
+    Variable(
         "FINAZ_LOG_LEVEL",
         "log_level",
         kinds.choice("debug", "info", "warning", "error"),
@@ -206,6 +228,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     worker_label: str | None
     projection_poll_seconds: float
     body_size_max_bytes: int
+    gateway_url: str | None
+    gateway_key: str | None
+    gateway_webhook_secret: str | None
+    smtp_host: str | None
+    smtp_port: int
+    mail_sender: str
+    notices_topic: str | None
     log_level: str
     log_format: str
 

@@ -117,6 +117,13 @@ WRONG = [
     ("FINAZ_WORKER_LABEL", "u\u0308ber", "NFC"),
     ("FINAZ_PROJECTION_POLL_SEC", "61", "from 0.01 to 60"),
     ("FINAZ_BODY_SIZE_MAX_BYTES", "1023", "from 1024"),
+    ("FINAZ_GATEWAY_URL", "here:80", "http://"),
+    ("FINAZ_GATEWAY_KEY", "two words", "printable ASCII"),
+    ("FINAZ_GATEWAY_WEBHOOK_SECRET", "", "printable ASCII"),
+    ("FINAZ_SMTP_HOST", "mail:25", "without a port"),
+    ("FINAZ_SMTP_PORT", "0", "from 1 to 65535"),
+    ("FINAZ_MAIL_SENDER", "", "a name"),
+    ("FINAZ_NOTICES_TOPIC", "", "a name"),
     ("FINAZ_LOG_LEVEL", "loud", "debug, info, warning, error"),
     ("FINAZ_LOG_FORMAT", "JSON", "json, console"),
 ]

@@ -1,0 +1,70 @@
+"""Purchases, wired: what the API, the managers and the relay of one process are made of, as far as the settings name it.
+
+What must stay true: without a gateway nothing is charged (purchases wait, PENDING, and expire when one is there again); without a
+mail server mails wait; nothing of either is loaded where it is not configured.
+"""
+
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, cast
+
+from deployment.settings import Settings
+from services.business_clock import DatabaseBusinessClock
+from services.contacts import Contacts
+from services.deals import Deals
+from services.purchases import Purchases
+from services.store.application import Log
+
+if TYPE_CHECKING:
+    from projections.runner import Report, Runner
+    from services.process_managers.contract import ProcessManager
+
+
+def purchases_of(settings: Settings, log: Log) -> Purchases:
+    """The use cases of purchases."""
+    webhooks = None
+    if settings.gateway_webhook_secret is not None:
+        from services.adapters.gateway_http import HmacWebhookReader
+
+        webhooks = HmacWebhookReader(settings.gateway_webhook_secret)
+    return Purchases(log, DatabaseBusinessClock(log.pool), Contacts(log.pool), webhooks)
+
+
+def purchase_managers(settings: Settings, log: Log, stack: AsyncExitStack) -> list["ProcessManager"]:
+    """The managers of payments and mails that the settings allow; what they open is closed by the stack."""
+    deals = Deals(log, DatabaseBusinessClock(log.pool))
+    made: list[ProcessManager] = []
+    if settings.gateway_url is not None:
+        from services.adapters.gateway_http import HttpGateway
+        from services.process_managers.payment import Payment
+
+        gateway = HttpGateway(settings.gateway_url, settings.gateway_key or "")
+        stack.callback(gateway.close)
+        made.append(Payment(deals, gateway))
+    if settings.smtp_host is not None:
+        from services.adapters.mail_smtp import SmtpMailer
+        from services.process_managers.purchase_mail import PurchaseMail
+
+        mailer = SmtpMailer(settings.smtp_host, settings.smtp_port, settings.mail_sender)
+        domain = settings.mail_sender.rpartition("@")[2] or "finaz.invalid"
+        made.append(PurchaseMail(deals, Contacts(log.pool), mailer, domain))
+    return made
+
+
+def notice_relay(settings: Settings, log: Log, owner: str, report: "Report", stack: AsyncExitStack) -> "Runner":
+    """The relay, to be run like a runner."""
+    from deployment.broker_wiring import broker_opener
+    from services.notice_relay import LogTeller, NoticeRelay, Teller
+    from services.store.work_queue import OutboxQueue
+
+    teller: Teller = LogTeller()
+    open_broker = broker_opener(settings)
+    if settings.notices_topic is not None and open_broker is not None:
+        from services.adapters.notice_topic import TopicTeller
+
+        topic = TopicTeller(open_broker, settings.notices_topic)
+        stack.callback(topic.close)
+        teller = topic
+    relay: Any = NoticeRelay(
+        log, OutboxQueue(log.hot_pool), teller, owner, poll_seconds=settings.projection_poll_seconds, report=report
+    )
+    return cast("Runner", relay)
