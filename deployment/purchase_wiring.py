@@ -11,8 +11,11 @@ from deployment.settings import Settings
 from services.business_clock import DatabaseBusinessClock
 from services.contacts import Contacts
 from services.deals import Deals
+from services.notice_relay import NAME as RELAY
 from services.purchases import Purchases
 from services.store.application import Log
+
+__all__ = ["RELAY", "notice_relay", "purchase_managers", "purchases_of"]
 
 if TYPE_CHECKING:
     from projections.runner import Report, Runner
