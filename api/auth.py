@@ -46,6 +46,8 @@ class Scope(Enum):
 
     RUNS_WRITE = "runs:write"
     RUNS_READ = "runs:read"
+    PURCHASES_WRITE = "purchases:write"
+    PURCHASES_READ = "purchases:read"
     OPERATE = "operate"
 
 

@@ -31,6 +31,9 @@ METRIC_NAMES: Final = (
     "finaz_projection_alive",
     "finaz_discrepancies",
     "finaz_dead_letters",
+    "finaz_purchases_open",
+    "finaz_purchases_oldest_seconds",
+    "finaz_purchases_overdue",
 )
 """Every metric name, frozen."""
 
@@ -113,6 +116,7 @@ def _families(measured: Measures | None) -> Iterable[GaugeMetricFamily]:
     )
     letters = [((manager,), count) for manager, count in measured.dead_letters]
     yield _gauge("finaz_dead_letters", "What process managers could not do.", ("manager",), letters)
+    yield from _of_purchases(measured)
     name = ("projection",)
     yield _gauge("finaz_projection_position", "Position reached.", name, [((p.name,), p.position) for p in projections])
     yield _gauge(
@@ -123,6 +127,18 @@ def _families(measured: Measures | None) -> Iterable[GaugeMetricFamily]:
     yield _gauge(
         "finaz_projection_alive", "Whether its runner beats.", name, [((p.name,), p.alive) for p in projections]
     )
+
+
+def _of_purchases(measured: Measures) -> Iterable[GaugeMetricFamily]:
+    """What does not end; COMPENSATION_PENDING that is overdue (over 24 hours) asks an operator."""
+    rows = measured.purchases
+    state = ("state",)
+    yield _gauge("finaz_purchases_open", "Purchases not at an end.", state, [((s,), count) for s, count, _, _ in rows])
+    oldest = [((s,), age) for s, _, age, _ in rows]
+    yield _gauge("finaz_purchases_oldest_seconds", "Age of the oldest, by the business clock.", state, oldest)
+    overdue = {s: count for s, _, _, count in rows}
+    known = [((s,), overdue.get(s, 0)) for s in sorted({*overdue, "COMPENSATION_PENDING", "UNKNOWN_EXPIRED"})]
+    yield _gauge("finaz_purchases_overdue", "In their state for over 24 hours.", state, known)
 
 
 def _gauge(

@@ -15,6 +15,7 @@ from services.read_models import ReadModels
 from services.results import Results
 from services.run_listing import RunListing
 from services.runs import Runs
+from services.shop import Shop
 from services.stream_parity import StreamParity
 from services.stream_records import StreamRecords
 
@@ -40,6 +41,7 @@ class ApiParts(msgspec.Struct, frozen=True, kw_only=True):
     listing: RunListing
     alerts: Alerts
     stream_records: StreamRecords
+    shop: Shop
     read_models: ReadModels
     tokens: Tokens
     tail: LogTail

@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from api.name_pattern import name_pattern
+from api.purchase_schemas import PURCHASE_ANSWERS
 from api.run_schemas import FLOW, SCHEDULE
 from domain.errors import FinazError
 from domain.events import Recorded
@@ -172,6 +173,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _ANSWERS: Final = (
+    *PURCHASE_ANSWERS,
     Admitted,
     AlertList,
     AlertResolved,

@@ -81,6 +81,7 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
     from api.tail import LogTail
     from deployment.broker_wiring import broker_opener, broker_probes
     from deployment.migrate import pending
+    from deployment.purchase_wiring import purchases_of
     from projections.checkpoints.postgres import CheckpointsReader
     from projections.discrepancies.postgres import DiscrepanciesReader
     from projections.quarantine.postgres import QuarantineReader
@@ -93,6 +94,7 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
     from services.results import Results
     from services.run_listing import RunListing
     from services.runs import Runs
+    from services.shop import Shop
     from services.stream_parity import StreamParity
     from services.stream_records import StreamRecords
 
@@ -111,6 +113,7 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
                 listing=RunListing(RunsReader(log.pool), projections),
                 alerts=Alerts(log, DiscrepanciesReader(log.pool), ManagerOperations(log.pool), projections),
                 stream_records=StreamRecords(log, Runs(log), CheckpointsReader(log.pool), QuarantineReader(log.pool)),
+                shop=Shop(purchases_of(settings, log), log.pool),
                 read_models=read_models,
                 tokens=Tokens(path=settings.required_tokens_file()),
                 tail=LogTail(log, wakeups),
@@ -218,6 +221,7 @@ async def projection_runners(
 @asynccontextmanager
 async def manager_runners(settings: Settings, only: tuple[str, ...], report: Report) -> AsyncIterator[list["Runner"]]:
     """A runner for each process manager (`only`: for these), woken by notification; their threads are the caller's."""
+    from deployment.purchase_wiring import RELAY, notice_relay, purchase_managers
     from services.adapters.manager_runner import manager_runner
     from services.batch_execution import FlowComputation
     from services.process_managers import orphan_recovery, reconciler
@@ -236,14 +240,21 @@ async def manager_runners(settings: Settings, only: tuple[str, ...], report: Rep
         reconciliation = Reconciliation(log, blobs, ServedRows(log.pool), recompute)
         made: dict[str, ProcessManager] = {
             manager.name: manager
-            for manager in (orphan_recovery.OrphanRecovery(log), reconciler.Reconciler(log, reconciliation))
+            for manager in (
+                orphan_recovery.OrphanRecovery(log),
+                reconciler.Reconciler(log, reconciliation),
+                *purchase_managers(settings, log, stack),
+            )
         }
         runners = [
             manager_runner(
                 dsn, log.pool, made[name], owner, poll_seconds=settings.projection_poll_seconds, report=report
             )
-            for name in _chosen(list(made), only)
+            for name in _chosen([*made, RELAY], only)
+            if name != RELAY
         ]
+        if not only or RELAY in only:
+            runners.append(notice_relay(settings, log, owner, report, stack))
         _woken(stack, dsn, runners)
         yield runners
 

@@ -15,6 +15,7 @@ import msgspec
 from domain.discrepancies.aggregate import DiscrepancyState
 from domain.discrepancies.messages import DiscrepancyKind
 from projections.position import Health, ProjectionStatus
+from projections.purchases.postgres import open_purchases
 from projections.reading import Query
 from projections.registry import PROCESS_MANAGERS
 from projections.statements import statements
@@ -67,6 +68,8 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     projections: tuple[ProjectionView, ...]
     discrepancies: tuple[tuple[str, str, int], ...]
     dead_letters: tuple[tuple[str, int], ...]
+    purchases: tuple[tuple[str, int, float, int], ...] = ()
+    """Purchases that have not come to an end, by state: how many, the age of the oldest in seconds, and how many are overdue."""
 
 
 class ReadModels:
@@ -105,6 +108,7 @@ class ReadModels:
             runs=runs,
             projections=tuple(view_of_status(status) for status in statuses),
             discrepancies=tuple((*key, found.get(key, 0)) for key in _UNSETTLED),
+            purchases=tuple((c.state, c.count, c.oldest_seconds, c.overdue) for c in open_purchases(self._query)),
             dead_letters=tuple((manager, letters.get(manager, 0)) for manager in sorted(PROCESS_MANAGERS)),
         )
 

@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from domain.purchases.saga import OVERDUE_SECONDS
 from projections.postgres import RowStore, same
 from projections.purchases.projection import PurchaseRow
 from projections.reading import Page, Query, checked_limit, page_of, place_of
@@ -44,7 +45,8 @@ class PurchasesReader:
         given = {"age_seconds": age_seconds, "limit": checked_limit(limit)}
         return [(ROWS.decode(row), age) for row, age in self._query.rows(ROWS.sql["stuck"], given)]
 
-    def counts(self, overdue_seconds: float) -> Sequence[StateCount]:
-        """What has not come to an end, by state."""
-        rows = self._query.rows(ROWS.sql["counts"], {"overdue_seconds": overdue_seconds})
-        return [StateCount(*row) for row in rows]
+
+def open_purchases(query: Query) -> Sequence[StateCount]:
+    """What has not come to an end, by state; overdue is what has stood there for `OVERDUE_SECONDS`. Blocks."""
+    rows = query.rows(ROWS.sql["counts"], {"overdue_seconds": OVERDUE_SECONDS})
+    return [StateCount(*row) for row in rows]

@@ -16,6 +16,8 @@ EDGE_OF_DOMAIN = (
     "domain.canonical",
     "domain.instants",
     "domain.*messages*",
+    "domain.*.errors",
+    "domain.*.identity",
 )
 """What HTTP may know of the domain: messages, errors, identifiers, and the texts that values have."""
 

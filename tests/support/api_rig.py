@@ -28,10 +28,15 @@ from projections.registry import PROJECTIONS
 from projections.runner import run_once
 from projections.runs.postgres import RunsReader
 from projections.status import Projections
+from services.adapters.gateway_http import HmacWebhookReader
 from services.adapters.manager_store import ManagerOperations
 from services.admission import Admissions
 from services.alerts import Alerts
+from services.business_clock import DatabaseBusinessClock
 from services.cas import DirectoryBlobStore
+from services.contacts import Contacts
+from services.purchases import Purchases
+from services.shop import Shop
 from services.read_models import ReadModels
 from services.results import Results
 from services.run_listing import RunListing
@@ -43,6 +48,7 @@ from services.stream_records import StreamRecords
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 SNAPSHOT_FILES = FIXTURES / "snapshots"
 FLOW: dict[str, Any] = parse((FIXTURES / "flows" / "01_A_feature.json").read_bytes())
+WEBHOOK_SECRET = "what-the-gateway-signs-with"
 WHO = {
     "ana": (Scope.RUNS_READ, Scope.RUNS_WRITE),
     "bob": (Scope.RUNS_READ, Scope.RUNS_WRITE),
@@ -156,6 +162,10 @@ async def api_rig(dsn: str, folder: Path, extra: Iterable[Operation] = (), **log
                 listing=RunListing(RunsReader(log.pool), projections),
                 alerts=Alerts(log, DiscrepanciesReader(log.pool), ManagerOperations(log.pool), projections),
                 stream_records=StreamRecords(log, Runs(log), CheckpointsReader(log.pool), QuarantineReader(log.pool)),
+                shop=Shop(
+                    Purchases(log, DatabaseBusinessClock(log.pool), Contacts(log.pool), HmacWebhookReader(WEBHOOK_SECRET)),
+                    log.pool,
+                ),
                 read_models=read_models,
                 tokens=Tokens([entry for _, entry in minted.values()]),
                 tail=LogTail(log, wakeups),
