@@ -238,14 +238,12 @@ async def manager_runners(settings: Settings, only: tuple[str, ...], report: Rep
         recompute = Recomputation(FlowComputation(blobs, RECOMPUTATION_CACHE_BYTES_MAX, INLINE_ROWS_MAX))
         stack.callback(recompute.close)
         reconciliation = Reconciliation(log, blobs, ServedRows(log.pool), recompute)
-        made: dict[str, ProcessManager] = {
-            manager.name: manager
-            for manager in (
-                orphan_recovery.OrphanRecovery(log),
-                reconciler.Reconciler(log, reconciliation),
-                *purchase_managers(settings, log, stack),
-            )
-        }
+        managers: tuple[ProcessManager, ...] = (
+            orphan_recovery.OrphanRecovery(log),
+            reconciler.Reconciler(log, reconciliation),
+            *purchase_managers(settings, log, stack),
+        )
+        made = {manager.name: manager for manager in managers}
         runners = [
             manager_runner(
                 dsn, log.pool, made[name], owner, poll_seconds=settings.projection_poll_seconds, report=report
