@@ -8,7 +8,7 @@ a read model that has not come so far is behind, which is no discrepancy; the ev
 its repair leaves it FOUND; the next look goes on from there.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 from uuid import UUID, uuid5
 
@@ -32,6 +32,9 @@ from services.recomputation import LABEL as RECOMPUTED
 
 EQUAL_AGAIN: Final = "found equal again"
 ROW_REWRITTEN: Final = "the row was written again from the run's events"
+
+KINDS: Final = tuple(kind for kind in DiscrepancyKind if kind is not DiscrepancyKind.STAGING_DIFFERS)
+"""What is looked at here; staged rows are looked at where ClickHouse is (`services.staged_rows`)."""
 
 _IDS: Final = UUID("0c1d9f0e-5b1e-5c55-8f0b-7b6f5a1f8e11")
 
@@ -85,30 +88,7 @@ class Reconciliation:
 
     def check(self, run_id: str) -> tuple[DiscrepancyKind, ...]:
         """Look at one run, record and repair what disagrees; the kinds that were found. Raises infrastructure errors only."""
-        run, kinds = run_stream(run_id), {kind: discrepancy_stream(kind.value, run_id) for kind in DiscrepancyKind}
-        read = self._log.read_streams_blocking([run, *kinds.values()])
-        history = read.streams[run]
-        if not history:
-            return ()
-        findings = {finding.kind: finding for finding in self._findings(run_id, history)}
-        for kind, stream in kinds.items():
-            record = _Record(self._log, run_id, stream, read.streams[stream], history[-1].event_id)
-            if kind in findings:
-                self._settle(record, findings[kind])
-            elif record.is_open or record.is_accepted:
-                record.add(RecordRepair(repair=EQUAL_AGAIN))
-        return tuple(findings)
-
-    def _settle(self, record: "_Record", finding: Finding) -> None:
-        record.add(
-            RecordDiscrepancy(
-                kind=finding.kind, subject=record.subject, expected=finding.expected, actual=finding.actual
-            )
-        )
-        if not record.is_open:
-            return  # just as an operator has written it off
-        repaired = finding.repair()
-        record.add(RaiseAlert(reason=finding.advice) if repaired is None else RecordRepair(repair=repaired))
+        return settle(self._log, run_id, KINDS, lambda history: self._findings(run_id, history))
 
     # ---------------------------------------------------------------- what can disagree
 
@@ -184,6 +164,41 @@ class Reconciliation:
         if not self._served.rewrite_outbox(seen, right):
             raise VersionConflictError("the outbox row moved on while it was looked at", at=right.key)
         return ROW_REWRITTEN
+
+
+def settle(
+    log: EventLog,
+    run_id: str,
+    looked_at: Iterable[DiscrepancyKind],
+    find: Callable[[Sequence[Recorded]], Iterable[Finding]],
+) -> tuple[DiscrepancyKind, ...]:
+    """Look at a run for these kinds of discrepancy: record and repair what `find` finds in view of the run's history.
+
+    What was open and is not found any more is recorded as equal again. Raises what `find` and the log raise.
+    """
+    run, kinds = run_stream(run_id), {kind: discrepancy_stream(kind.value, run_id) for kind in looked_at}
+    read = log.read_streams_blocking([run, *kinds.values()])
+    history = read.streams[run]
+    if not history:
+        return ()
+    findings = {finding.kind: finding for finding in find(history)}
+    for kind, stream in kinds.items():
+        record = _Record(log, run_id, stream, read.streams[stream], history[-1].event_id)
+        if kind in findings:
+            _settle_one(record, findings[kind])
+        elif record.is_open or record.is_accepted:
+            record.add(RecordRepair(repair=EQUAL_AGAIN))
+    return tuple(findings)
+
+
+def _settle_one(record: "_Record", finding: Finding) -> None:
+    record.add(
+        RecordDiscrepancy(kind=finding.kind, subject=record.subject, expected=finding.expected, actual=finding.actual)
+    )
+    if not record.is_open:
+        return  # just as an operator has written it off
+    repaired = finding.repair()
+    record.add(RaiseAlert(reason=finding.advice) if repaired is None else RecordRepair(repair=repaired))
 
 
 class _Record:

@@ -25,6 +25,8 @@ class DiscrepancyKind(Enum):
     """The runs read model doesn't say what the run's events say."""
     OUTBOX_DIFFERS = "OUTBOX_DIFFERS"
     """The outbox row doesn't say what the run's events say (claimed and never delivered, delivered and never executed)."""
+    STAGING_DIFFERS = "STAGING_DIFFERS"
+    """The rows staged in ClickHouse are not those of the artifact that was published."""
 
 
 class RecordDiscrepancy(msgspec.Struct, frozen=True, kw_only=True):

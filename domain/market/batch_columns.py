@@ -19,7 +19,7 @@ from domain.market.errors import SnapshotInvalidError
 from domain.market.feature_batch import FORMAT, OutputSchema, parse_feature_batch
 from domain.market.instant_reader import parse_instant_bytes
 from domain.market.line_reader import POWERS, completed, expect_bytes, read_float
-from domain.market.text_columns import Texts, texts_of
+from domain.market.text_columns import Texts, join_rows, texts_of
 
 SLICE_ROWS: Final = 65_536
 """Rows of one slice."""
@@ -40,6 +40,25 @@ class OutputColumns:
 
     def __len__(self) -> int:
         return len(self.event_times)
+
+
+def first_difference(one: OutputColumns, event_times: Ints, event_ids: Texts, values: Floats) -> int | None:
+    """The first row at which columns differ from others, to the bit but for the bits of NaN; None where they are equal."""
+    rows = min(len(one), len(event_times))
+    same = one.event_times[:rows] == event_times[:rows]
+    mine, others = one.values[:rows], values[:rows]
+    same &= ((mine == others) & (np.signbit(mine) == np.signbit(others))) | (np.isnan(mine) & np.isnan(others))
+    same &= one.event_ids.sizes[:rows] == event_ids.sizes[:rows]
+    first = rows if same.all() else int(np.argmin(same))
+    part = slice(0, first)
+    if _joined(one.event_ids.rows(part)) != _joined(event_ids.rows(part)):
+        pairs = zip(one.event_ids.rows(part).strings(), event_ids.rows(part).strings(), strict=True)
+        return next(row for row, (my_id, other_id) in enumerate(pairs) if my_id != other_id)
+    return first if first < rows or len(one) != len(event_times) else None
+
+
+def _joined(texts: Texts) -> bytes:
+    return join_rows([(b"", texts)], b"")
 
 
 def output_schema(data: bytes, output: str) -> OutputSchema:

@@ -84,6 +84,8 @@ class StagedColumns:
     outputs: list[str]
     instruments: list[str]
     values: Floats
+    not_numbers: int
+    """Rows whose value is NaN and not NULL; there should be none."""
     table: Any
     """The same as an Arrow table."""
 
@@ -358,13 +360,16 @@ def _columns_of(table: Any) -> StagedColumns:
     times = table.column("event_time").cast(pa.int64()).to_numpy()
     ids = table.column("event_id").cast(pa.large_string()).combine_chunks()
     ids = ids.chunk(0) if isinstance(ids, pa.ChunkedArray) and ids.num_chunks else ids
+    column = table.column("value")
+    values = column.to_numpy()
     return StagedColumns(
         times,
         _texts_of(ids) if len(times) else texts_from_offsets(np.empty(0, np.uint8), np.zeros(1, np.int64)),
         table.column("run_id").to_pylist(),
         table.column("output").to_pylist(),
         table.column("instrument").to_pylist(),
-        table.column("value").to_numpy(),
+        values,
+        int(np.isnan(values).sum()) - column.null_count,
         table,
     )
 

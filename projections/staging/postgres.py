@@ -66,6 +66,10 @@ class AttemptTable:
         """Give up what was begun for a purpose and not recorded; for the only one at work on it."""
         return self._session.execute("abandon_begun", {"purpose": purpose})
 
+    def abandon(self, attempt: Attempt) -> bool:
+        """Have readers no longer see a recorded attempt."""
+        return self._session.execute("abandon", {"attempt": attempt.attempt}) == 1
+
     def tidy(self, values: FeatureValues) -> int:
         """Delete what was abandoned, there and then here; returns how many attempts."""
         self._session.execute("abandon_generations")
@@ -220,29 +224,40 @@ class StagingRepairs:
         self._dsn = dsn
         self._stager = stager
 
-    def restage(self, damaged: Attempt) -> bool:
-        """Stage the attempt's output again, from CAS. False if readers no longer see the damaged one, so nothing is to be repaired.
+    def restage(self, delivery: Delivery, generation: int, damaged: Attempt | None) -> bool:
+        """Stage an output again, from CAS, in the place of a damaged attempt (None: it is not staged at all).
 
-        Raises `ArtifactUnusableError`, `StagingUnavailableError`, `StoreUnavailableError`.
+        False if what readers see is no longer what was found damaged, so that there is nothing to be repaired. Raises
+        `ArtifactUnusableError`, `StagingUnavailableError`, `StoreUnavailableError`.
         """
+        with self._connected() as (connection, table):
+            staged = self._stager.stage([delivery], generation, lambda begun: table.begin(begun, REPAIR))
+            with connection.transaction():
+                current = self._is_current(connection, generation, damaged)
+                if current:
+                    table.record(staged)
+            return current
+
+    def withdraw(self, attempt: Attempt) -> bool:
+        """Have readers no longer see an attempt that stages what was never published. False if they don't see it any more."""
+        with self._connected() as (connection, table), connection.transaction():
+            return table.abandon(attempt)
+
+    def _is_current(self, connection: _Statements, generation: int, damaged: Attempt | None) -> bool:
+        if not connection.query("is_active", {"generation": generation}):
+            return False
+        return damaged is None or bool(connection.query("is_current", {"attempt": damaged.attempt}))
+
+    @contextmanager
+    def _connected(self) -> Iterator[tuple[_Statements, AttemptTable]]:
         connection = _Connection(self._dsn)
         try:
             table = AttemptTable(connection)
             table.abandon_begun(REPAIR)
-            staged = self._stager.stage(
-                [damaged.delivery], damaged.generation, lambda begun: table.begin(begun, REPAIR)
-            )
-            with connection.transaction():
-                current = bool(
-                    connection.query("is_active", {"generation": damaged.generation})
-                    and connection.query("is_current", {"attempt": damaged.attempt})
-                )
-                if current:
-                    table.record(staged)
+            yield connection, table
             with suppress(StoreUnavailableError):  # the projector does it in time
                 table.abandon_begun(REPAIR)
                 table.tidy(self._stager.values)
-            return current
         finally:
             connection.close()
 
@@ -253,9 +268,10 @@ class StagedAttempts:
     def __init__(self, query: Query) -> None:
         self._query = query
 
-    def is_registered(self) -> bool:
-        """Whether anybody has ever staged here."""
-        return bool(self._query.rows(_SQL["is_registered"]))
+    def generation(self) -> int:
+        """The generation that readers see; 0 where nobody has ever staged."""
+        rows = self._query.rows(_SQL["generation"])
+        return int(rows[0][0]) if rows else 0
 
     def visible(
         self,

@@ -5,8 +5,8 @@ SELECT n.name, 1, 'active' FROM (VALUES ('staging'), ('staging_reconciler')) AS 
 WHERE NOT EXISTS (SELECT 1 FROM finaz.projections AS p WHERE p.name = n.name AND p.role = 'active')
 ON CONFLICT DO NOTHING
 
--- name: is_registered
-SELECT 1 FROM finaz.projections AS p WHERE p.name = 'staging' AND p.role = 'active'
+-- name: generation
+SELECT p.generation FROM finaz.projections AS p WHERE p.name = 'staging' AND p.role = 'active'
 
 -- name: system
 -- Whose staging this is: what ClickHouse holds for another system is not ours to delete.
@@ -49,6 +49,10 @@ WHERE p.name = 'staging' AND p.role = 'active' AND p.generation = %(generation)s
 -- name: is_current
 -- Whether a repair's original is still what readers see.
 SELECT 1 FROM finaz.staging_attempts AS a WHERE a.attempt = %(attempt)s AND a.state = 'recorded' FOR UPDATE
+
+-- name: abandon
+UPDATE finaz.staging_attempts AS a SET state = 'abandoned', changed_at = clock_timestamp()
+WHERE a.attempt = %(attempt)s AND a.state = 'recorded'
 
 -- name: abandon_begun
 -- What others began for the same purpose and did not record: whoever asks this is the only one at work on it now.

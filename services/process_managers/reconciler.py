@@ -8,9 +8,10 @@ What must stay true: a sweep's place is in its command, so a crash repeats at mo
 """
 
 from datetime import timedelta
-from typing import Final
+from typing import Final, Protocol
 from uuid import UUID
 
+from domain.discrepancies.messages import DiscrepancyKind
 from domain.errors import (
     Fault,
     FinazError,
@@ -23,7 +24,6 @@ from domain.events import Event, Recorded
 from domain.runs.messages import RunRequested, RunSucceeded
 from services.ports import EventLog
 from services.process_managers.contract import Again, Command, Document, Retry, SetAside, Stop, Verdict, Want
-from services.reconciliation import Reconciliation
 
 NAME: Final = "reconciler"
 VERIFY: Final = "verify"
@@ -48,13 +48,19 @@ ATTEMPTS_MAX: Final = 20
 """Failures of one command for any reason but an absent part, before it becomes a dead letter."""
 
 
+class Look(Protocol):
+    """Looks at one run, records and repairs what disagrees (`services.reconciliation.Reconciliation`)."""
+
+    def check(self, run_id: str) -> tuple[DiscrepancyKind, ...]: ...
+
+
 class Reconciler:
     """The process manager (`services.process_managers.contract.ProcessManager`)."""
 
     name = NAME
     categories: tuple[str, ...] = ("run",)
 
-    def __init__(self, log: EventLog, reconciliation: Reconciliation, round_seconds: float = ROUND_SECONDS) -> None:
+    def __init__(self, log: EventLog, reconciliation: Look, round_seconds: float = ROUND_SECONDS) -> None:
         self._log = log
         self._reconciliation = reconciliation
         self._round_seconds = round_seconds

@@ -225,9 +225,10 @@ def test_a_repair_puts_equal_rows_in_the_place_of_damaged_ones(market: Market) -
     market.values.delete([damaged.attempt])
     assert market.seen() != market.published()
     repairs = StagingRepairs(market.dsn, market.stager())
-    assert repairs.restage(damaged)
+    assert repairs.restage(damaged.delivery, 1, damaged)
     assert market.seen() == market.published()
-    assert not repairs.restage(damaged)
+    assert not repairs.restage(damaged.delivery, 1, damaged)
+    assert not repairs.restage(damaged.delivery, 2, None)
     assert market.seen() == market.published()
     assert market.stray_attempts() == set()
 
