@@ -16,7 +16,22 @@ from litestar.enums import ScopeType
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp, LifeSpanReceive, LifeSpanScope, LifeSpanSend, Receive, Scope, Send
 
-from api import alerts, artifacts, health, operating, parity, provenance, results, runs, stream_records, watch
+from api import (
+    alerts,
+    artifacts,
+    health,
+    inspection,
+    jobs,
+    operating,
+    parity,
+    projection_commands,
+    provenance,
+    purchases,
+    results,
+    runs,
+    stream_records,
+    watch,
+)
 from api.answers import Answer, json_answer
 from api.openapi import document
 from api.operations import (
@@ -37,7 +52,10 @@ OPENAPI_PATH: Final = "/schema/openapi.json"
 REQUESTS_MAX: Final = 2048
 """Requests being served at once, watches included; more are answered OVERLOADED."""
 
-_MODULES: Final = (runs, watch, results, provenance, parity, artifacts, stream_records, operating, alerts, health)
+_MODULES: Final = (
+    *(runs, watch, results, provenance, parity, artifacts, stream_records),
+    *(operating, inspection, projection_commands, jobs, alerts, purchases, health),
+)
 
 
 async def _refuse(call: Call) -> Answer:
@@ -108,7 +126,11 @@ def create_app(parts: ApiParts, extra: Iterable[Operation] = ()) -> Api:
         finally:
             await parts.tail.stop()
 
-    return Api(operations, Edge(parts.tokens, parts.metrics), parts.tail.close, lifespan=[lifespan])
+    def stopping() -> None:
+        parts.tail.close()
+        parts.followers.close()
+
+    return Api(operations, Edge(parts.tokens, parts.metrics), stopping, lifespan=[lifespan])
 
 
 def _by_path(operations: Iterable[Operation]) -> dict[str, dict[str, Operation]]:

@@ -6,10 +6,14 @@ from typing import Final, TypeAlias
 import msgspec
 
 from api.auth import Tokens
+from api.follow import LogFollowers
 from api.metrics import Metrics
 from api.tail import LogTail
 from services.admission import Admissions
 from services.alerts import Alerts
+from services.inspection import Inspection
+from services.jobs import Jobs
+from services.log_export import ExportSource
 from services.ports import BlobStore, EventLog
 from services.read_models import ReadModels
 from services.results import Results
@@ -48,5 +52,8 @@ class ApiParts(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics
     probes: Mapping[str, Probe]
     version: str
+    inspection: Inspection
+    followers: LogFollowers
+    exports: ExportSource
     stream_parity: StreamParity | None = None
     body_bytes_max: int = BODY_BYTES_MAX

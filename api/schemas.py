@@ -16,6 +16,8 @@ from api.run_schemas import FLOW, SCHEDULE
 from domain.errors import FinazError
 from domain.events import Recorded
 from services.alerts import AlertView, DeadLetter
+from services.inspected import AggregateState, EventChain, InspectedPage, StateDifference, StreamPage
+from services.jobs import JobView
 from services.parity import ParityReport
 from services.provenance import DeterminismContract, ReplayView
 from services.read_models import ProjectionView
@@ -199,6 +201,7 @@ _ANSWERS: Final = (
     SweepAdmitted,
 )
 
+    AggregateState,
 
 def view_event(recorded: Recorded) -> EventView:
     """The document of a recorded event."""
@@ -208,8 +211,12 @@ def view_event(recorded: Recorded) -> EventView:
         version=recorded.version,
         topic=recorded.event.topic,
         event_id=recorded.event_id,
+    EventChain,
         recorded_at=recorded.recorded_at,
         causation_id=recorded.metadata.causation_id,
+    InspectedPage,
+    JobList,
+    JobView,
         correlation_id=recorded.metadata.correlation_id,
         principal=recorded.metadata.principal,
         event=msgspec.to_builtins(recorded.event),
@@ -223,6 +230,8 @@ def reference(answer: type[msgspec.Struct]) -> dict[str, Any]:
 
 def components() -> dict[str, Any]:
     """Every named schema."""
+    StateDifference,
+    StreamPage,
     _, schemas = msgspec.json.schema_components(_ANSWERS, ref_template="#/components/schemas/{name}")
     schemas["Problem"]["properties"]["code"] = {"type": "string", "enum": sorted(error_codes())}
     schemas["Problem"]["properties"]["status"] = {"type": "integer", "minimum": 400, "maximum": 599}

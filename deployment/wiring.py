@@ -80,6 +80,8 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
     from api.parts import ApiParts
     from api.tail import LogTail
     from deployment.broker_wiring import broker_opener, broker_probes
+    from deployment.inspection_wiring import inspection_parts
+    from deployment.jobs_wiring import jobs
     from deployment.migrate import pending
     from deployment.purchase_wiring import purchases_of
     from projections.checkpoints.postgres import CheckpointsReader
@@ -120,6 +122,7 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
                 metrics=Metrics(),
                 probes={
                     "database": database_probe(log),
+                **inspection_parts(dsn, log),
                     "migrations": migrations_probe(lambda: not pending(dsn)),
                     "projections": projections_probe(read_models),
                     **broker_probes(settings),

@@ -15,7 +15,7 @@ class EventNotFoundError(NotFoundError):
     code = "EVENT_NOT_FOUND"
 
 
-class AggregateUnknownError(InputError):
+class AggregateUnknownError(NotFoundError):
     """Nothing is known of how streams of this category become a state."""
 
     code = "AGGREGATE_UNKNOWN"

@@ -111,27 +111,28 @@ class Inspection:
         )
 
     def difference(self, stream: str, from_version: int, to_version: int) -> StateDifference:
-        """What changed after `from_version` (0: from nothing) up to `to_version`. Raises as `state` does, and `InputError`."""
-        if not 0 <= from_version < to_version:
-            raise InputError("the versions are not in order", at="from, to", expected="0 <= from < to")
+        """What changed from `from_version` (0: before everything) to `to_version`, which may be the earlier one.
+
+        Raises as `state` does.
+        """
         fold = fold_of(stream)
-        state = fold.initial(key_of(stream))
-        before = msgspec.to_builtins(state)
-        version = 0
-        for recorded in self._recorded(stream, -1, to_version):
+        low, high = sorted((from_version, to_version))
+        state, version = fold.initial(key_of(stream)), 0
+        documents = {0: msgspec.to_builtins(state)}
+        for recorded in self._recorded(stream, -1, high):
             state, version = fold.evolve(state, recorded), recorded.version
-            if version == from_version:
-                before = msgspec.to_builtins(state)
-        if version != to_version:
+            if version in (low, high):
+                documents[version] = msgspec.to_builtins(state)
+        if high not in documents:
             raise StreamNotFoundError(
-                f"the stream ends at version {version}", at=stream[:200], expected=f"version {to_version}"
+                f"the stream ends at version {version}", at=stream[:200], expected=f"version {high}"
             )
-        arguments = {"stream": stream, "beyond": from_version, "limit": min(PAGE_MAX, to_version - from_version)}
+        arguments = {"stream": stream, "beyond": low, "limit": min(PAGE_MAX, high - low)}
         return StateDifference(
             stream=stream,
             from_version=from_version,
             to_version=to_version,
-            differences=tuple(differences(before, msgspec.to_builtins(state))),
+            differences=tuple(differences(documents[from_version], documents[to_version])),
             events=tuple(inspected(row) for row in self._query.rows(_SQL["read_forward"], arguments)),
         )
 

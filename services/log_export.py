@@ -7,7 +7,9 @@ own hash say, and only whole logs, from the first event on, are read. Both hold 
 file with fewer events than its head says, which reading refuses.
 """
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime
 from typing import Any, Final, Protocol
 
@@ -82,8 +84,10 @@ def exported(log: ReadableLog, first: int = 1, last: int | None = None) -> tuple
     """
     end, _, now = log.head()
     last = end if last is None else min(last, end)
+    first = min(first, end + 1)
+    last = max(last, first - 1)
     before, chain = log.chain_at(first - 1), log.chain_at(last)
-    if before is None or chain is None or first < 1:
+    if before is None or chain is None:
         raise LogDamagedError(f"there is no position {first - 1 if before is None else last}", at="log")
     head = Head(
         format=FORMAT,
@@ -214,3 +218,30 @@ def _checked(head: Head, lines: Iterator[bytes]) -> Iterator[Line]:
             at=f"line {position + 1}",
             expected=f"event {head.events} and chain {head.chain}",
         )
+
+
+class OpenExport:
+    """An export under way: its head and all its lines, the head's first; close it when it is read or given up."""
+
+    def __init__(self, head: Head, lines: Iterator[bytes], close: Callable[[], None]) -> None:
+        self.head = head
+        self.lines: Iterator[bytes] = itertools.chain((head_line(head),), lines)
+        self.close = close
+
+
+class ExportSource:
+    """Opens exports, each on a snapshot of its own. Blocks."""
+
+    def __init__(self, open_log: Callable[[], AbstractContextManager[ReadableLog]]) -> None:
+        self._open_log = open_log
+
+    def open(self, stream: str | None = None, first: int = 1, last: int | None = None) -> OpenExport:
+        """An export of one stream, or of a range of positions. Raises `StreamNotFoundError`, `LogDamagedError`."""
+        stack = ExitStack()
+        try:
+            log = stack.enter_context(self._open_log())
+            head, lines = exported(log, first, last) if stream is None else exported_stream(log, stream)
+        except BaseException:
+            stack.close()
+            raise
+        return OpenExport(head, lines, stack.close)

@@ -18,6 +18,8 @@ from api.operations import Operation
 from api.parts import ApiParts
 from api.server import Server, make_server
 from api.tail import LogTail
+from deployment.inspection_wiring import inspection_parts
+from deployment.jobs_wiring import rebuild_targets
 from domain.canonical import parse
 from projections.checkpoints.postgres import CheckpointsReader
 from projections.discrepancies.postgres import DiscrepanciesReader
@@ -180,4 +182,5 @@ async def api_rig(dsn: str, folder: Path, extra: Iterable[Operation] = (), **log
                 finally:
                     await rig.close()
     finally:
+                **inspection_parts(dsn, log),
         await asyncio.to_thread(log.close)

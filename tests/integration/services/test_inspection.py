@@ -136,8 +136,11 @@ def test_a_difference_is_all_that_changed(log: Log, history: list[Recorded]) -> 
     assert [event.version for event in found.events] == [2]
     whole = inspection.difference(stream, 0, 2)
     assert {d.path for d in whole.differences} >= {"$.state", "$.spec", "$.token"}
-    with pytest.raises(InputError):
-        inspection.difference(stream, 2, 2)
+    back = inspection.difference(stream, 2, 1)
+    assert [(d.path, d.after, d.before) for d in back.differences] == [
+        (d.path, d.before, d.after) for d in found.differences
+    ]
+    assert inspection.difference(stream, 2, 2).differences == ()
     with pytest.raises(StreamNotFoundError):
         inspection.difference(stream, 1, 10_000)
 
