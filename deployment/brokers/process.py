@@ -42,6 +42,7 @@ PORT_TRIES_MAX: Final = 4
 """A free port can be taken by somebody else before the broker has it: then others are drawn, at the first start of a folder."""
 
 READY_LOOK_SECONDS: Final = 0.02
+READY_ANSWER_SECONDS_MAX: Final = 2.0
 LOG_TAIL_BYTES: Final = 4096
 
 Ports = Sequence[int]
@@ -185,21 +186,22 @@ class BrokerProcess:
         _write_whole(self.folder / "ports.json", json.dumps(list(ports)))
 
     def _wait_until_ready(self, port: int) -> None:
-        """It takes connections, and answers a client's question for its topics."""
+        """It takes connections and answers a client, and it is still alive then: another process may have had the port."""
         deadline = time.monotonic() + START_SECONDS_MAX
-        while not _takes_connections(port):
-            if self._ask(do="status")["pid"] is None:
-                raise self._failed("it ended while starting")
-            if time.monotonic() >= deadline:
-                raise self._failed(f"it took no connections within {START_SECONDS_MAX:g} seconds")
-            time.sleep(READY_LOOK_SECONDS)
-        broker = KafkaBroker(f"{HOST}:{port}", request_seconds_max=max(1.0, deadline - time.monotonic()))
+        client = KafkaBroker(f"{HOST}:{port}", request_seconds_max=READY_ANSWER_SECONDS_MAX)
         try:
-            broker.topics().reach()
-        except FinazError as error:
-            raise self._failed(f"it does not answer: {error}") from None
+            while not (_takes_connections(port) and _answers(client)):
+                self._check_alive()
+                if time.monotonic() >= deadline:
+                    raise self._failed(f"it was not ready within {START_SECONDS_MAX:g} seconds")
+                time.sleep(READY_LOOK_SECONDS)
+            self._check_alive()
         finally:
-            broker.close()
+            client.close()
+
+    def _check_alive(self) -> None:
+        if self._ask(do="status")["pid"] is None:
+            raise self._failed("it ended while starting")
 
     def _failed(self, why: str) -> EmbeddedBrokerError:
         return EmbeddedBrokerError(f"{self.recipe.name}: {why}:\n{self.log_tail()}", at=str(self.folder))
@@ -270,6 +272,14 @@ def free_ports(count: int) -> Ports:
     finally:
         for place in places:
             place.close()
+
+
+def _answers(client: KafkaBroker) -> bool:
+    try:
+        client.topics().reach()
+    except FinazError:
+        return False
+    return True
 
 
 def _takes_connections(port: int) -> bool:

@@ -13,6 +13,9 @@ from services.adapters.kafka_topics import KafkaTopics
 REQUEST_SECONDS_MAX: Final = 15.0
 """How long one request to the broker may take, before it counts as unavailable."""
 
+SILENCE_MILLISECONDS_MAX: Final = 10_000
+"""How long a connection may leave a request without an answer, before it counts as lost; a fetch waits a tenth of a second."""
+
 GROUP: Final = "finaz"
 """The name under which readers appear at the broker; they commit nothing under it."""
 
@@ -63,8 +66,9 @@ class KafkaBroker:
         return {
             "bootstrap.servers": self.bootstrap,
             "client.id": "finaz",
-            "reconnect.backoff.ms": 50,
+            "reconnect.backoff.ms": 200,
             "reconnect.backoff.max.ms": 1000,
+            "socket.timeout.ms": SILENCE_MILLISECONDS_MAX,
             "socket.keepalive.enable": True,
             "log.connection.close": False,
         }

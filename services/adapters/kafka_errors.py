@@ -5,7 +5,8 @@ whoever retries, while an end that was not one loses work. Nothing is kept, so a
 """
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -23,6 +24,34 @@ from domain.stream.errors import (
 
 LOG: Final = logging.getLogger("finaz.kafka")
 """Where the client's own log lines go; by itself it would write them to standard error."""
+
+REPEAT_SECONDS: Final = 30.0
+"""How long further lines of one client on one matter are left out: in an outage it has several to say every second."""
+
+MATTERS_MAX: Final = 256
+"""Matters of which the last line is remembered; beyond, all are forgotten."""
+
+
+class Repeats(logging.Filter):
+    """Lets one line per client and matter pass (`FAIL [finaz#consumer-1] …`) and leaves out what follows it soon."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._passed: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line passes."""
+        matter, now = record.getMessage().partition("]")[0], self._clock()
+        if now - self._passed.get(matter, -REPEAT_SECONDS) < REPEAT_SECONDS:
+            return False
+        if len(self._passed) >= MATTERS_MAX:
+            self._passed.clear()
+        self._passed[matter] = now
+        return True
+
+
+LOG.addFilter(Repeats())
 
 _MISSING: Final = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_ID}
 _BLOCKED: Final = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._NO_OFFSET}

@@ -36,6 +36,9 @@ PARTITIONS_LOOK_SECONDS: Final = 5.0
 PATIENCE_SECONDS: Final = 3.0
 """How long no broker may be reachable before `poll` says so; the client reconnects by itself meanwhile."""
 
+PROBE_SECONDS_MAX: Final = 1.0
+"""How long `poll` may take longer than it was told, to ask whether the broker is there."""
+
 READING: Final = {
     "auto.offset.reset": "error",
     "enable.auto.commit": False,
@@ -195,17 +198,16 @@ class KafkaSource:
     # ---------------------------------------------------------------- what can be wrong
 
     def _heard(self, error: KafkaError) -> None:
-        """The client's word on the connection, given inside `poll`; it goes on trying by itself."""
+        """The client's word on the connection, given inside `poll`, many times in an outage; it goes on trying by itself."""
         if error.code() == KafkaError._ALL_BROKERS_DOWN and self._down_since is None:
             self._down_since = time.monotonic()
-        LOG.info("kafka client: %s", error.str())
+            LOG.warning("no broker can be reached: %s", error.str())
 
     def _check_reachable(self) -> None:
         """After an empty poll: tell silence from a broker that is away."""
-        if self._down_since is None or time.monotonic() - self._down_since < self._patience:
-            return
-        self._topics.partitions_of(self._topic)
-        self._down_since = None
+        if self._down_since is not None and time.monotonic() - self._down_since >= self._patience:
+            self._topics.reach(PROBE_SECONDS_MAX)
+            self._down_since = None
 
     def _check_kept(self, number: int, offset: int, marks: Marks) -> None:
         at = f"{self._topic}, partition {number}, offset {offset}"
@@ -221,23 +223,24 @@ class KafkaSource:
             )
 
     def _look_at_partitions(self) -> None:
+        """Now and then, and not while the broker is known to be away; one that does not answer may be."""
         now = time.monotonic()
-        if now - self._looked_at >= self._look_seconds:
+        if self._down_since is None and now - self._looked_at >= self._look_seconds:
             self._looked_at = now
             try:
-                self._check_partitions()
-            except BrokerUnavailableError as error:
-                LOG.info("the number of partitions could not be looked at: %s", error)
+                self._check_partitions(PROBE_SECONDS_MAX)
+            except BrokerUnavailableError:
+                self._down_since = now
 
-    def _check_partitions(self) -> None:
-        found = self._partitions_now()
+    def _check_partitions(self, timeout_seconds: float | None = None) -> None:
+        found = self._partitions_now(timeout_seconds)
         if found != self.partitions:
             raise PartitionsChangedError(
                 f"the topic has {found} partitions now", at=self._topic, expected=f"{self.partitions} partitions"
             )
 
-    def _partitions_now(self) -> int:
-        found = self._topics.partitions_of(self._topic)
+    def _partitions_now(self, timeout_seconds: float | None = None) -> int:
+        found = self._topics.partitions_of(self._topic, timeout_seconds)
         if found is None:
             raise TopicMissingError("there is no such topic", at=self._topic, expected="a topic that was created")
         return found

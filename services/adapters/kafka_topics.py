@@ -13,6 +13,7 @@ from typing import Any, Final
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, but not in words that mypy counts
     AdminClient,
+    ClusterMetadata,
     ConfigResource,
     NewPartitions,
     NewTopic,
@@ -86,15 +87,14 @@ class KafkaTopics:
         self._done(name, lambda client: client.create_partitions(wanted, request_timeout=self._timeout)[name])
         self._wait(name, lambda: self.partitions_of(name) == total)
 
-    def reach(self) -> None:
-        """Return if the broker answers. Raises `BrokerUnavailableError`."""
+    def reach(self, timeout_seconds: float | None = None) -> ClusterMetadata:
+        """Return, with the list of topics, if the broker answers in time. Raises `BrokerUnavailableError`."""
         with typed_errors(self._bootstrap):
-            self._admin().list_topics(timeout=self._timeout)
+            return self._admin().list_topics(timeout=timeout_seconds or self._timeout)
 
-    def partitions_of(self, name: str) -> int | None:
+    def partitions_of(self, name: str, timeout_seconds: float | None = None) -> int | None:
         """How many partitions with a leader the topic has; None if it does not exist. Raises `BrokerUnavailableError`."""
-        with typed_errors(self._bootstrap):
-            topic = self._admin().list_topics(timeout=self._timeout).topics.get(name)
+        topic = self.reach(timeout_seconds).topics.get(name)
         if topic is None or topic.error is not None:
             return None
         return sum(partition.leader >= 0 for partition in topic.partitions.values())
@@ -110,9 +110,9 @@ class KafkaTopics:
                 with typed_errors(name):
                     return self._marks_once(name, partitions)
             except BrokerUnavailableError as error:
-                passing = _code(error) in _PASSING
-                if not passing or time.monotonic() >= deadline:
+                if _code(error) not in _PASSING or time.monotonic() >= deadline:
                     raise
+                self.close()  # what the client remembers of leaders is out of date, and it would not ask again
                 time.sleep(LOOK_SECONDS)
 
     def _marks_once(self, name: str, partitions: int) -> dict[int, Marks]:
