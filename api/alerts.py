@@ -236,18 +236,18 @@ class _Handlers:
 
     async def resume(self, call: Call) -> Answer:
         name = call.path_arguments["name"]
-        await self._alerts.resume(name)
+        await self._alerts.resume(name, call.principal.name)
         _tell("projection resumed", call, projection=name)
         return await self._view(name)
 
     async def replay(self, call: Call) -> Answer:
         name = call.path_arguments["name"]
-        await self._alerts.replay(name)
+        await self._alerts.replay(name, call.principal.name)
         _tell("process manager replayed", call, projection=name)
         return await self._view(name)
 
     async def _view(self, name: str) -> Answer:
-        return json_answer(next(view for view in await self._read_models.views() if view.name == name))
+        return json_answer(await self._read_models.view(name))
 
 
 async def _text(call: Call, field: str) -> str:

@@ -15,6 +15,7 @@ from services.inspection import Inspection
 from services.jobs import Jobs
 from services.log_export import ExportSource
 from services.ports import BlobStore, EventLog
+from services.projection_operations import ProjectionOperations
 from services.read_models import ReadModels
 from services.results import Results
 from services.run_listing import RunListing
@@ -46,6 +47,8 @@ class ApiParts(msgspec.Struct, frozen=True, kw_only=True):
     alerts: Alerts
     stream_records: StreamRecords
     shop: Shop
+    jobs: Jobs
+    projection_operations: ProjectionOperations
     read_models: ReadModels
     tokens: Tokens
     tail: LogTail

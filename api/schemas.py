@@ -19,6 +19,7 @@ from services.alerts import AlertView, DeadLetter
 from services.inspected import AggregateState, EventChain, InspectedPage, StateDifference, StreamPage
 from services.jobs import JobView
 from services.parity import ParityReport
+from services.projection_operations import LogEntry, Skip
 from services.provenance import DeterminismContract, ReplayView
 from services.read_models import ProjectionView
 from services.runs import PublishedResult, RunView
@@ -103,6 +104,29 @@ class AlertResolved(msgspec.Struct, frozen=True, kw_only=True):
     position: int
 
 
+class JobList(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of jobs, newest first; `position` is how far into the log it looks. The last page's `next_cursor` is null."""
+
+    items: tuple[JobView, ...]
+    next_cursor: str | None
+    position: int
+
+
+class ProjectionLog(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done to a projection, newest first, and the events that it passes over. The last page's `next_cursor` is null."""
+
+    items: tuple[LogEntry, ...]
+    skipped: tuple[Skip, ...]
+    next_cursor: str | None
+
+
+class DeadLettersRevived(msgspec.Struct, frozen=True, kw_only=True):
+    """So many dead letters of the process manager are tried again."""
+
+    manager: str
+    revived: int
+
+
 class DeadLetterList(msgspec.Struct, frozen=True, kw_only=True):
     """Dead letters, the oldest first; so many at most that those behind them come into view as these are dealt with."""
 
@@ -177,20 +201,28 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 _ANSWERS: Final = (
     *PURCHASE_ANSWERS,
     Admitted,
+    AggregateState,
     AlertList,
     AlertResolved,
     ArtifactStored,
     CheckpointList,
+    DeadLetter,
     DeadLetterChanged,
     DeadLetterList,
+    DeadLettersRevived,
     DeterminismContract,
+    EventChain,
     EventList,
     Health,
+    InspectedPage,
+    JobList,
+    JobView,
     Judgement,
     LogPage,
     ParityReport,
     Problem,
     ProjectionList,
+    ProjectionLog,
     ProjectionView,
     RecordList,
     ReplayView,
@@ -198,10 +230,11 @@ _ANSWERS: Final = (
     RetryAnswer,
     RunList,
     RunView,
+    StateDifference,
+    StreamPage,
     SweepAdmitted,
 )
 
-    AggregateState,
 
 def view_event(recorded: Recorded) -> EventView:
     """The document of a recorded event."""
@@ -211,12 +244,8 @@ def view_event(recorded: Recorded) -> EventView:
         version=recorded.version,
         topic=recorded.event.topic,
         event_id=recorded.event_id,
-    EventChain,
         recorded_at=recorded.recorded_at,
         causation_id=recorded.metadata.causation_id,
-    InspectedPage,
-    JobList,
-    JobView,
         correlation_id=recorded.metadata.correlation_id,
         principal=recorded.metadata.principal,
         event=msgspec.to_builtins(recorded.event),
@@ -230,8 +259,6 @@ def reference(answer: type[msgspec.Struct]) -> dict[str, Any]:
 
 def components() -> dict[str, Any]:
     """Every named schema."""
-    StateDifference,
-    StreamPage,
     _, schemas = msgspec.json.schema_components(_ANSWERS, ref_template="#/components/schemas/{name}")
     schemas["Problem"]["properties"]["code"] = {"type": "string", "enum": sorted(error_codes())}
     schemas["Problem"]["properties"]["status"] = {"type": "integer", "minimum": 400, "maximum": 599}

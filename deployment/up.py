@@ -227,6 +227,7 @@ def _folder(plan: Plan, stack: contextlib.AsyncExitStack) -> Path:
     return made.resolve()
 
 
+        finaz_component("jobs", "jobs"),
 def _development_token(folder: Path, tokens_file: Path) -> str:
     """The token of the developer, the same as long as the folder lives; readable by this account only."""
     from api.auth import Scope, add_token, entry_of, load_tokens, mint_token

@@ -93,6 +93,7 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
     from services.admission import Admissions
     from services.alerts import Alerts
     from services.read_models import ReadModels
+    from services.projection_operations import ProjectionOperations
     from services.results import Results
     from services.run_listing import RunListing
     from services.runs import Runs
@@ -115,6 +116,8 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
                 listing=RunListing(RunsReader(log.pool), projections),
                 alerts=Alerts(log, DiscrepanciesReader(log.pool), ManagerOperations(log.pool), projections),
                 stream_records=StreamRecords(log, Runs(log), CheckpointsReader(log.pool), QuarantineReader(log.pool)),
+                jobs=jobs(settings, log, blobs),
+                projection_operations=ProjectionOperations(projections, ManagerOperations(log.pool)),
                 shop=Shop(purchases_of(settings, log), log.pool),
                 read_models=read_models,
                 tokens=Tokens(path=settings.required_tokens_file()),

@@ -131,13 +131,14 @@ class Alerts:
         """Have a projection or process manager stay where it is. Raises `ProjectionUnknownError`."""
         await asyncio.to_thread(self._projections.pause, name, checked_reason(reason), principal)
 
-    async def resume(self, name: str) -> None:
+    async def resume(self, name: str, principal: str) -> None:
         """Let it go on, also one that stopped at an event. Raises `ProjectionUnknownError`."""
-        await asyncio.to_thread(self._projections.resume, name)
+        await asyncio.to_thread(self._projections.resume, name, principal)
 
-    async def replay(self, manager: str) -> None:
+    async def replay(self, manager: str, principal: str) -> None:
         """Have a paused process manager fold the log again from its beginning; nothing is issued twice. Raises `RefusedError`."""
         await asyncio.to_thread(self._managers.replay, manager)
+        await asyncio.to_thread(self._projections.note, manager, "replay", principal, "", 0)
 
 
 def checked_reason(reason: Any) -> str:

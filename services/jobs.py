@@ -18,7 +18,8 @@ from domain.errors import BodyInvalidError, VersionConflictError
 from domain.events import Recorded
 from domain.identity import JOB_ID, checked_name, job_slot_stream, job_stream, lease_stream
 from domain.jobs.aggregate import Job, JobCommand, JobState
-from domain.jobs.errors import JobKindUnknownError, JobNotFoundError
+from domain.jobs.errors import JobKindUnknownError
+from domain.jobs.errors import JobNotFoundError as JobNotFoundError
 from domain.jobs.messages import ConfirmJob, JobError, RequestJob, RequestJobCancellation
 from projections.jobs.postgres import JobsReader
 from projections.reading import Page

@@ -14,7 +14,9 @@ import msgspec
 
 from domain.discrepancies.aggregate import DiscrepancyState
 from domain.discrepancies.messages import DiscrepancyKind
-from projections.position import Health, ProjectionStatus
+from domain.errors import ProjectionUnknownError
+from projections.log import Failure
+from projections.position import ErrorCategory, Health, ProjectionStatus, Trouble, category_of
 from projections.purchases.postgres import open_purchases
 from projections.reading import Query
 from projections.registry import PROCESS_MANAGERS
@@ -33,8 +35,34 @@ _UNSETTLED: Final = tuple(
 )
 
 
+class FailureView(msgspec.Struct, frozen=True, kw_only=True):
+    """The event at which a projection stopped, whose matter that is (`category`), and why; `failed_at` says since when."""
+
+    category: str
+    code: str
+    position: int
+    stream: str
+    topic: str
+    reason: str
+    failed_at: datetime | None
+
+
+class TroubleView(msgspec.Struct, frozen=True, kw_only=True):
+    """The last fault of the infrastructure that kept its runner from working for a while."""
+
+    category: str
+    code: str
+    reason: str
+    at: datetime
+
+
 class ProjectionView(msgspec.Struct, frozen=True, kw_only=True):
-    """One projection: where it is, how far behind in events and seconds, when its runner last beat, what stopped it."""
+    """One projection: where it is, how far behind in events and seconds, when its runner last beat, what stopped it.
+
+    `events_per_second` is how fast its position moved lately. `code_version` is of the code that made the copy being served.
+    `stop_at` is the position at which it is to pause, `skipped` the number of events that it passes over. `building_…` is the copy
+    that a rebuild makes, `retired_generation` the old one that a rollback would serve again, kept until `drop_after`.
+    """
 
     name: str
     inline: bool
@@ -48,6 +76,16 @@ class ProjectionView(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
     pause_reason: str | None
     paused_by: str | None
+    events_per_second: float
+    failure: FailureView | None
+    trouble: TroubleView | None
+    code_version: int
+    stop_at: int | None
+    skipped: int
+    building_generation: int | None
+    building_position: int | None
+    retired_generation: int | None
+    drop_after: datetime | None
 
     @property
     def alive(self) -> bool:
@@ -87,6 +125,13 @@ class ReadModels:
     async def views(self) -> tuple[ProjectionView, ...]:
         """Every projection, by name."""
         return tuple(view_of_status(status) for status in await asyncio.to_thread(self._projections.statuses))
+
+    async def view(self, name: str) -> ProjectionView:
+        """One projection. Raises `ProjectionUnknownError` for one that this database does not have."""
+        for view in await self.views():
+            if view.name == name:
+                return view
+        raise ProjectionUnknownError("it is not there", at=name, expected="one that is listed")
 
     async def measures(self) -> Measures:
         """The counts, at most `MEASURE_SECONDS_MIN` old."""
@@ -129,4 +174,23 @@ def view_of_status(status: ProjectionStatus) -> ProjectionView:
         error=None if failure is None else f"{failure.code} at position {failure.position}: {failure.reason}",
         pause_reason=status.pause_reason,
         paused_by=status.paused_by,
+        events_per_second=round(status.events_per_second, 1),
+        failure=None if failure is None else _failure(failure, status.failed_at),
+        trouble=None if status.trouble is None else _trouble(status.trouble),
+        code_version=status.code_version,
+        stop_at=status.stop_at,
+        skipped=status.skipped,
+        building_generation=status.building_generation,
+        building_position=status.building_position,
+        retired_generation=status.retired_generation,
+        drop_after=status.drop_after,
     )
+
+
+def _failure(failure: Failure, failed_at: datetime | None) -> FailureView:
+    fields = msgspec.structs.asdict(failure)
+    return FailureView(category=category_of(failure.code).value, failed_at=failed_at, **fields)
+
+
+def _trouble(trouble: Trouble) -> TroubleView:
+    return TroubleView(category=ErrorCategory.INFRASTRUCTURE.value, **msgspec.structs.asdict(trouble))

@@ -26,10 +26,19 @@ COMMANDS: Final = {
     ),
     "parity": Place(_HERE + "parity:parity", "Compare results to the bit: of runs, or of one flow in several modes."),
     "artifact": Place(_HERE + "artifacts:artifact", "Fetch what is stored under a content address."),
-    "log": Place(_HERE + "log:log", "Read the log of all events, in order of position."),
-    "projection": Place(
-        _HERE + "projections:projection", "See how far the read models are, pause, resume, rebuild one."
+    "log": Place(
+        _HERE + "log:log", "Look at the log: streams, events, states, causes; search, follow, export, import."
     ),
+    "audit": Place(
+        _HERE + "audit:audit", "Check the log, the read models and the blobs against the events and their hashes."
+    ),
+    "seal": Place(
+        _HERE + "audit:seal", "Seal the log's hash chain outside the database; make the key, verify seals."
+    ),
+    "projection": Place(
+        _HERE + "projections:projection", "See how far the read models are; pause, resume, stop, skip, rebuild one."
+    ),
+    "job": Place(_HERE + "jobs:job", "See rebuilds and other long work of operators; confirm, cancel."),
     "alert": Place(_HERE + "alerts:alert", "See what the reconciler found, say that it was dealt with."),
     "dead-letter": Place(
         _HERE + "alerts:dead_letter", "See what process managers could not do; try it again, or don't."
@@ -45,6 +54,7 @@ COMMANDS: Final = {
     "stream-server": Place(_HERE + "components:stream_server", "Work on stream runs, several at once, until SIGTERM."),
     "stream-worker": Place(_HERE + "stream_worker:stream_worker", "Work on one stream run until it ends or SIGTERM."),
     "projector": Place(_HERE + "components:projector", "Keep the read models up to date."),
+    "jobs": Place(_HERE + "components:jobs", "Execute jobs, rebuilds and other long work of operators, until SIGTERM."),
     "manager": Place(_HERE + "components:manager", "Run the process managers."),
     "drill": Place(_HERE + "drill:drill", "Kill real processes on purpose, and judge by the log."),
     "bench": Place(_HERE + "bench:bench", "Measure, side by side with comparable systems."),

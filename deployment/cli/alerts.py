@@ -70,6 +70,31 @@ def list_dead_letters(manager: str | None) -> None:
     _table(("manager", "command_id", "name", "key", "attempts", "changed_at", "reason"), found)
 
 
+@dead_letter.command(epilog="Example: finaz dead-letter show reconciler 0c1d9f0e-5b1e-5c55-8f0b-7b6f5a1f8e11")
+@click.argument("manager")
+@click.argument("command_id")
+@json_option
+def show(manager: str, command_id: str) -> None:
+    """Show COMMAND_ID of MANAGER whole: its document, why it failed, how often it was tried. Needs the scope operate."""
+    from deployment.cli.connection import operator_api
+
+    with operator_api() as client:
+        found = client.dead_letter(manager, command_id)
+    answer(found, lambda: facts((name.replace("_", " "), value) for name, value in found.items()))
+
+
+@dead_letter.command(name="revive-all", epilog="Example: finaz dead-letter revive-all reconciler")
+@click.argument("manager")
+@json_option
+def revive_all(manager: str) -> None:
+    """Have all dead letters of MANAGER tried again, but for events' reactions (`react`). Needs the scope operate."""
+    from deployment.cli.connection import operator_api
+
+    with operator_api() as client:
+        done = client.revive_dead_letters(manager)
+    answer(done, lambda: facts(done.items()))
+
+
 @dead_letter.command(epilog="Example: finaz dead-letter revive reconciler 0c1d9f0e-5b1e-5c55-8f0b-7b6f5a1f8e11")
 @click.argument("manager")
 @click.argument("command_id")

@@ -102,6 +102,21 @@ def projector(names: tuple[str, ...], lifeline: int | None) -> None:
     run_uvloop(project(settings, names, Lifeline(lifeline)))
 
 
+@click.command(epilog="Example: finaz jobs")
+@_lifeline_option
+@json_option
+def jobs(lifeline: int | None) -> None:
+    """Execute jobs, rebuilds and other long work of operators, until SIGTERM, which hands back what is at hand."""
+    from deployment.components import run_jobs, run_uvloop
+    from deployment.lifeline import Lifeline
+    from deployment.logs import set_up_logs
+    from deployment.settings import load_settings
+
+    settings = load_settings()
+    set_up_logs(settings.log_level, settings.log_format, "jobs")
+    run_uvloop(run_jobs(settings, Lifeline(lifeline)))
+
+
 @click.command(epilog="Example: finaz manager --only orphan_recovery")
 @click.option("--only", "names", multiple=True, help="Only the process manager of this name; may be repeated.")
 @_lifeline_option

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,11 +10,22 @@ from deployment.api_client import ApiBlobStore, ApiClient
 from deployment.settings import load_client_settings, load_settings
 from services.ports import BlobStore
 
+if TYPE_CHECKING:
+    from deployment.operator_client import OperatorClient
+
 
 def api() -> ApiClient:
     """A client of the API that FINAZ_API_URL names, with the token in FINAZ_TOKEN; use it as a context manager."""
     settings = load_client_settings()
     return ApiClient(settings.api_url, settings.token)
+
+
+def operator_api() -> "OperatorClient":
+    """As `api`, with what operators ask."""
+    from deployment.operator_client import OperatorClient
+
+    settings = load_client_settings()
+    return OperatorClient(settings.api_url, settings.token)
 
 
 def via_option(command: Any) -> Any:

@@ -131,6 +131,19 @@ class ManagerOperations:
             DeadLetter(**{**dict(zip(names, row, strict=True)), "document": _decode_document(row[4])}) for row in rows
         ]
 
+    def dead_letter(self, manager: str, command_id: UUID) -> DeadLetter:
+        """One dead letter. Raises `NotFoundError`."""
+        rows = self._query.rows(_SQL["dead_letter"], {"manager": manager, "command_id": command_id})
+        if not rows:
+            raise NotFoundError("there is no such dead letter", at=str(command_id), expected="one that is listed")
+        (row,) = rows
+        fields = dict(zip(DeadLetter.__struct_fields__, row, strict=True))
+        return DeadLetter(**{**fields, "document": _decode_document(row[4])})
+
+    def revive_all(self, manager: str, principal: str) -> int:
+        """Have all dead letters of a manager issued again, but events' reactions. How many that are."""
+        return len(self._query.rows(_SQL["revive_all"], {"manager": manager, "principal": principal}))
+
     def revive(self, manager: str, command_id: UUID, principal: str) -> None:
         """Have a dead letter issued again. Raises `NotFoundError`; an event's reaction is made again by a replay instead."""
         self._changed("revive", {"manager": manager, "command_id": command_id, "principal": principal})

@@ -82,6 +82,17 @@ SET state = 'pending', attempts = 0, due_at = clock_timestamp(), changed_at = cl
 WHERE c.manager = %(manager)s AND c.command_id = %(command_id)s AND c.state = 'dead' AND c.name <> 'react'
 RETURNING c.command_id
 
+-- name: dead_letter
+SELECT c.manager, c.command_id, c.key, c.name, c.document::text, c.attempts, c.reason, c.caused_by, c.changed_at
+FROM finaz.manager_commands AS c
+WHERE c.state = 'dead' AND c.manager = %(manager)s AND c.command_id = %(command_id)s
+
+-- name: revive_all
+UPDATE finaz.manager_commands AS c
+SET state = 'pending', attempts = 0, due_at = clock_timestamp(), changed_at = clock_timestamp(), principal = %(principal)s
+WHERE c.manager = %(manager)s AND c.state = 'dead' AND c.name <> 'react'
+RETURNING c.command_id
+
 -- name: discard
 UPDATE finaz.manager_commands AS c
 SET state = 'discarded', reason = %(reason)s, principal = %(principal)s, changed_at = clock_timestamp()

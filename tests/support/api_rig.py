@@ -24,25 +24,34 @@ from domain.canonical import parse
 from projections.checkpoints.postgres import CheckpointsReader
 from projections.discrepancies.postgres import DiscrepanciesReader
 from projections.inline import INLINE
+from projections.jobs.postgres import JobsReader
 from projections.postgres import PostgresSession
 from projections.quarantine.postgres import QuarantineReader
 from projections.registry import PROJECTIONS
 from projections.runner import run_once
 from projections.runs.postgres import RunsReader
+from projections.staging.clickhouse import FeatureValues
+from projections.staging.postgres import StagedAttempts
 from projections.status import Projections
 from services.adapters.gateway_http import HmacWebhookReader
 from services.adapters.manager_store import ManagerOperations
+from services.adapters.staged_tables import staged_tables
 from services.admission import Admissions
 from services.alerts import Alerts
 from services.business_clock import DatabaseBusinessClock
 from services.cas import DirectoryBlobStore
 from services.contacts import Contacts
+from services.job_kinds import JobKind
+from services.jobs import Jobs
+from services.projection_operations import ProjectionOperations
 from services.purchases import Purchases
-from services.shop import Shop
 from services.read_models import ReadModels
+from services.rebuild import RebuildKind
 from services.results import Results
 from services.run_listing import RunListing
 from services.runs import Runs
+from services.shop import Shop
+from services.staging import Staging
 from services.store.application import Log
 from services.store.notifications import EVENTS
 from services.stream_records import StreamRecords
@@ -123,6 +132,12 @@ def project_blocking(dsn: str, name: str) -> None:
         session.close()
 
 
+def staging(log: Log, projections: Projections, clickhouse: str) -> Staging:
+    """The reading of staged values."""
+    values = FeatureValues(clickhouse)
+    return Staging(Runs(log), StagedAttempts(log.pool), projections, values, staged_tables, "embedded", "api")
+
+
 def store_fixture_snapshot(blobs: DirectoryBlobStore) -> str:
     """Put the fixture snapshot into CAS; the address of its manifest."""
     blobs.put((SNAPSHOT_FILES / "fixture.snapshot.01.jsonl").read_bytes())
@@ -145,8 +160,10 @@ async def served(app: Api) -> AsyncIterator[tuple[Server, str]]:
 
 
 @asynccontextmanager
-async def api_rig(dsn: str, folder: Path, extra: Iterable[Operation] = (), **log_limits: Any) -> AsyncIterator[ApiRig]:
-    """Everything, started; everything ended at the end."""
+async def api_rig(
+    dsn: str, folder: Path, extra: Iterable[Operation] = (), clickhouse: str | None = None, **log_limits: Any
+) -> AsyncIterator[ApiRig]:
+    """Everything, started; everything ended at the end. With a ClickHouse, what is staged there can be read."""
     blobs = DirectoryBlobStore(folder / "blobs")
     snapshot = await asyncio.to_thread(store_fixture_snapshot, blobs)
     minted = {name: mint_token(name, scopes) for name, scopes in WHO.items()}
@@ -155,6 +172,8 @@ async def api_rig(dsn: str, folder: Path, extra: Iterable[Operation] = (), **log
         projections = Projections(log.pool)
         read_models = ReadModels(projections, log.pool)
         with log.listener.waker(EVENTS) as wakeups:
+            rebuild = RebuildKind(rebuild_targets(dsn), blobs, projections.note)
+            kinds: dict[str, JobKind] = {rebuild.name: rebuild}
             parts = ApiParts(
                 log=log,
                 blobs=blobs,
@@ -163,17 +182,23 @@ async def api_rig(dsn: str, folder: Path, extra: Iterable[Operation] = (), **log
                 results=Results(blobs),
                 listing=RunListing(RunsReader(log.pool), projections),
                 alerts=Alerts(log, DiscrepanciesReader(log.pool), ManagerOperations(log.pool), projections),
+                jobs=Jobs(log, kinds, JobsReader(log.pool)),
+                projection_operations=ProjectionOperations(projections, ManagerOperations(log.pool)),
                 stream_records=StreamRecords(log, Runs(log), CheckpointsReader(log.pool), QuarantineReader(log.pool)),
                 shop=Shop(
-                    Purchases(log, DatabaseBusinessClock(log.pool), Contacts(log.pool), HmacWebhookReader(WEBHOOK_SECRET)),
+                    Purchases(
+                        log, DatabaseBusinessClock(log.pool), Contacts(log.pool), HmacWebhookReader(WEBHOOK_SECRET)
+                    ),
                     log.pool,
                 ),
                 read_models=read_models,
                 tokens=Tokens([entry for _, entry in minted.values()]),
                 tail=LogTail(log, wakeups),
+                **inspection_parts(dsn, log),
                 metrics=Metrics(),
                 probes={"database": database_probe(log), "projections": projections_probe(read_models)},
                 version="0.0.0",
+                staging=None if clickhouse is None else staging(log, projections, clickhouse),
             )
             rig = ApiRig(parts, dsn, {name: token for name, (token, _) in minted.items()}, snapshot)
             async with served(create_app(parts, extra)) as (rig.server, rig.url):
@@ -182,5 +207,4 @@ async def api_rig(dsn: str, folder: Path, extra: Iterable[Operation] = (), **log
                 finally:
                     await rig.close()
     finally:
-                **inspection_parts(dsn, log),
         await asyncio.to_thread(log.close)

@@ -1,0 +1,187 @@
+"""Jobs over HTTP: rebuilds, audits and other long work that operators ask for. All of it needs the scope `operate`.
+
+What must stay true: what is asked for is checked before anything happens; a second living job of one kind and target is refused;
+a job is confirmed and cancelled by somebody whose name is kept. Decode, call one service, encode. A crash leaves each done or not.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import structlog
+
+from api.answers import Answer, json_answer
+from api.auth import Scope
+from api.operations import AnswerSpec, BodySpec, Call, Operation
+from api.parameters import Place, choice, integer, pattern
+from api.parts import ApiParts
+from api.schemas import EventList, JobList, reference, view_event
+from domain.errors import BodyInvalidError, InputError
+from services.jobs import DOCUMENT_BYTES_MAX, JOB_STATES, JobNotFoundError, JobView
+
+JOB_ID_PATTERN: Final = "^job_[0-9a-f]{32}$"
+JOBS_PAGE_MAX: Final = 200
+JOBS_PAGE_DEFAULT: Final = 50
+
+REQUEST_BYTES_MAX: Final = 4 * DOCUMENT_BYTES_MAX
+"""Bytes of a request for a job: its parameters, in whatever spelling."""
+
+_CURSOR_PATTERN: Final = "^[A-Za-z0-9_=-]{1,200}$"
+_JOB_ID: Final = pattern("job_id", "The job.", JOB_ID_PATTERN, JobNotFoundError, place=Place.PATH)
+_LIST_PARAMETERS: Final = (
+    choice("state", "In this state; `AWAITING` waits for an operator.", JOB_STATES),
+    pattern("kind", "Of this kind.", "^[a-z_]{1,64}$", InputError, place=Place.QUERY),
+    pattern("cursor", "Where the page before ended.", _CURSOR_PATTERN, InputError, place=Place.QUERY),
+    integer("limit", "Jobs in one page.", minimum=1, maximum=JOBS_PAGE_MAX, default=JOBS_PAGE_DEFAULT),
+)
+_NAME: Final = {"type": "string", "minLength": 1, "maxLength": 255}
+_BODY: Final = BodySpec(
+    media_type="application/json",
+    bytes_max=REQUEST_BYTES_MAX,
+    schema={
+        "type": "object",
+        "required": ["kind", "target"],
+        "properties": {"kind": _NAME, "target": _NAME, "document": {"type": "object"}},
+        "additionalProperties": False,
+    },
+    example={"kind": "rebuild", "target": "runs", "document": {"switch": "if_equal"}},
+)
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger("finaz.api")
+
+
+def operations(parts: ApiParts) -> Iterator[Operation]:
+    """The operations of jobs."""
+    handlers = _Handlers(parts)
+    yield _operation(
+        "requestJob",
+        "POST",
+        "/v1/jobs",
+        "Ask for a job: a rebuild, an audit, …",
+        handlers.request,
+        _answer("It waits for a runner.", JobView, 202),
+        body=_BODY,
+        problems=(404, 409, 422),
+    )
+    yield _operation(
+        "listJobs",
+        "GET",
+        "/v1/jobs",
+        "Jobs, the newest first",
+        handlers.list,
+        _answer("A page of jobs.", JobList),
+        parameters=_LIST_PARAMETERS,
+    )
+    yield _operation(
+        "getJob",
+        "GET",
+        "/v1/jobs/{job_id}",
+        "A job as of now: how far it is, at what rate, what it found",
+        handlers.get,
+        _answer("The job.", JobView),
+        parameters=(_JOB_ID,),
+        problems=(404,),
+    )
+    yield _operation(
+        "getJobHistory",
+        "GET",
+        "/v1/jobs/{job_id}/events",
+        "What has happened to a job",
+        handlers.history,
+        _answer("The events of the job and of its leases, by position.", EventList),
+        parameters=(_JOB_ID,),
+        problems=(404,),
+    )
+    yield _operation(
+        "confirmJob",
+        "POST",
+        "/v1/jobs/{job_id}/confirm",
+        "Have a job go on that waits for a confirmation",
+        handlers.confirm,
+        _answer("The job, which goes on.", JobView),
+        parameters=(_JOB_ID,),
+        problems=(404, 409),
+    )
+    yield _operation(
+        "cancelJob",
+        "POST",
+        "/v1/jobs/{job_id}/cancel",
+        "Ask that a job end without an effect",
+        handlers.cancel,
+        _answer("The job, which ends at its next border. Asking twice is asking once.", JobView),
+        parameters=(_JOB_ID,),
+        problems=(404, 409),
+    )
+
+
+def _operation(
+    name: str, method: str, path: str, summary: str, handler: Any, answer: AnswerSpec, **more: Any
+) -> Operation:
+    return Operation(
+        name=name,
+        method=method,
+        path=path,
+        summary=summary,
+        handler=handler,
+        answers=(answer,),
+        tag="operating",
+        scope=Scope.OPERATE,
+        **more,
+    )
+
+
+def _answer(description: str, document: type[Any], status: int = 200) -> AnswerSpec:
+    return AnswerSpec(status=status, description=description, content={"application/json": reference(document)})
+
+
+class _Handlers:
+    def __init__(self, parts: ApiParts) -> None:
+        self._jobs = parts.jobs
+        self._metrics = parts.metrics
+
+    async def request(self, call: Call) -> Answer:
+        body = await call.json(REQUEST_BYTES_MAX)
+        if not isinstance(body, dict) or not {"kind", "target"} <= body.keys() <= {"kind", "target", "document"}:
+            raise BodyInvalidError("the body is something else", at="$", expected="an object of kind, target, document")
+        kind, target, document = body["kind"], body["target"], body.get("document", {})
+        for field, value, wanted in (("kind", kind, str), ("target", target, str), ("document", document, dict)):
+            if not isinstance(value, wanted):
+                raise BodyInvalidError("of another type", at=f"$.{field}", expected=wanted.__name__)
+        view = await self._jobs.request(kind, target, document, call.principal.name)
+        self._metrics.appended()
+        _tell("job requested", call, view)
+        return json_answer(view, status=202)
+
+    async def list(self, call: Call) -> Answer:
+        given = call.arguments
+        page = await self._jobs.list(given["state"], given["kind"], given["cursor"], given["limit"])
+        return json_answer(JobList(items=page.items, next_cursor=page.next_cursor, position=page.position))
+
+    async def get(self, call: Call) -> Answer:
+        return json_answer(await self._jobs.get(call.path_arguments["job_id"]))
+
+    async def history(self, call: Call) -> Answer:
+        found = await self._jobs.history(call.path_arguments["job_id"])
+        return json_answer(EventList(items=tuple(view_event(recorded) for recorded in found)))
+
+    async def confirm(self, call: Call) -> Answer:
+        view = await self._jobs.confirm(call.path_arguments["job_id"], call.principal.name)
+        self._metrics.appended()
+        _tell("job confirmed", call, view)
+        return json_answer(view)
+
+    async def cancel(self, call: Call) -> Answer:
+        view = await self._jobs.cancel(call.path_arguments["job_id"], call.principal.name)
+        self._metrics.appended()
+        _tell("job cancelled", call, view)
+        return json_answer(view)
+
+
+def _tell(what: str, call: Call, view: JobView) -> None:
+    _log.info(
+        what,
+        principal=call.principal.name,
+        request_id=call.request_id,
+        job_id=view.job_id,
+        kind=view.kind,
+        target=view.target,
+        state=view.state,
+    )
