@@ -15,11 +15,12 @@ from services.notice_relay import NAME as RELAY
 from services.purchases import Purchases
 from services.store.application import Log
 
-__all__ = ["RELAY", "notice_relay", "purchase_managers", "purchases_of"]
+__all__ = ["RELAY", "audit_purchases", "notice_relay", "purchase_managers", "purchases_of"]
 
 if TYPE_CHECKING:
     from projections.runner import Report, Runner
     from services.process_managers.contract import ProcessManager
+    from services.purchase_audit import PurchaseAudit
 
 
 def purchases_of(settings: Settings, log: Log) -> Purchases:
@@ -71,3 +72,19 @@ def notice_relay(settings: Settings, log: Log, owner: str, report: "Report", sta
         log, OutboxQueue(log.hot_pool), teller, owner, poll_seconds=settings.projection_poll_seconds, report=report
     )
     return cast("Runner", relay)
+
+
+def audit_purchases(settings: Settings) -> "PurchaseAudit":
+    """The audit over the database of the settings; with a gateway, it is asked too."""
+    from projections.inline import INLINE
+    from services.adapters.gateway_http import HttpGateway
+    from services.purchase_audit import audit
+
+    log = Log(settings.required_postgres_dsn(), INLINE)
+    gateway = None if settings.gateway_url is None else HttpGateway(settings.gateway_url, settings.gateway_key or "")
+    try:
+        return audit(log, gateway)
+    finally:
+        if gateway is not None:
+            gateway.close()
+        log.close()
