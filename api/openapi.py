@@ -44,7 +44,10 @@ _LICENSE: Final = {"name": "Apache-2.0", "identifier": "Apache-2.0"}
 _BEARER: Final = {
     "type": "http",
     "scheme": "bearer",
-    "description": "Scopes: `runs:write` to submit and cancel, `runs:read` to read one's own, `operate` to reach everybody's.",
+    "description": (
+        "Scopes: `runs:write` to submit and cancel, `runs:read` to read one's own; `purchases:write` and `purchases:read` likewise;"
+        " `operate` to reach everybody's."
+    ),
 }
 
 

@@ -25,6 +25,8 @@ COMMANDS: Final = {
         _HERE + "replay:replay", "Make the arrival log of a snapshot under a fault schedule, and publish it."
     ),
     "parity": Place(_HERE + "parity:parity", "Compare results to the bit: of runs, or of one flow in several modes."),
+    "show": Place(_HERE + "shop:show", "Put shows on sale, see what can be had."),
+    "purchase": Place(_HERE + "shop:purchase", "Buy seats, see how it goes, settle what the gateway left open."),
     "artifact": Place(_HERE + "artifacts:artifact", "Fetch what is stored under a content address."),
     "log": Place(
         _HERE + "log:log", "Look at the log: streams, events, states, causes; search, follow, export, import."
@@ -56,6 +58,7 @@ COMMANDS: Final = {
     "projector": Place(_HERE + "components:projector", "Keep the read models up to date."),
     "jobs": Place(_HERE + "components:jobs", "Execute jobs, rebuilds and other long work of operators, until SIGTERM."),
     "manager": Place(_HERE + "components:manager", "Run the process managers."),
+    "sandbox-gateway": Place(_HERE + "shop:sandbox_gateway", "Serve a payment gateway that can be told to misbehave."),
     "drill": Place(_HERE + "drill:drill", "Kill real processes on purpose, and judge by the log."),
     "bench": Place(_HERE + "bench:bench", "Measure, side by side with comparable systems."),
 }

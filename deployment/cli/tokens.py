@@ -6,7 +6,7 @@ import click
 
 from deployment.cli.output import answer, json_option
 
-SCOPES = ("runs:write", "runs:read", "operate")
+SCOPES = ("runs:write", "runs:read", "purchases:write", "purchases:read", "operate")
 
 
 @click.group()
