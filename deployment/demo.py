@@ -1,9 +1,9 @@
 """The demo: the whole way from a file of real prices to published results, on this machine, judged at the end.
 
 It starts everything through `deployment.up`, imports five tickers' daily prices and the fixture snapshot, submits one EMA run per
-ticker and the fixture run over HTTP, watches them to their end, and fetches results and events back over HTTP. What it claims at
-the end is a pure function (`judge`) of what it fetched: it hashes the values itself, and computes each EMA a second time, naively,
-from the file.
+ticker and the fixture run in each mode over HTTP, watches them to their end, and fetches results and events back over HTTP. What it
+claims at the end is a pure function (`judge`) of what it fetched: it hashes the values itself, and computes each EMA a second
+time, naively, from the file.
 
 What must stay true: "golden OK" means that every check held. A crash leaves nothing but a temporary folder.
 """
@@ -18,8 +18,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from deployment.api_client import ApiBlobStore, ApiClient
+from deployment.demo_modes import (
+    ARRIVALS,
+    FAULTS,
+    ModeEvidence,
+    fetched_modes,
+    lost_faults,
+    other_verdict,
+    parted_modes,
+    submitted_modes,
+)
 from deployment.fixture_files import fixture_path
-from deployment.fixture_run import GOLDEN, fixture_body, store_fixture_snapshot
+from deployment.fixture_run import GOLDEN, store_fixture_snapshot
 from deployment.importing import imported
 from deployment.progress import Progress
 from deployment.settings import child_environment
@@ -71,6 +81,8 @@ class Evidence:
     """Every event of the log, read back after the runs had ended."""
     prices: Mapping[str, Sequence[tuple[str, float]]]
     """(date, price) by ticker, in the order of the file."""
+    modes: ModeEvidence
+    """The fixture's runs by mode."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +119,7 @@ async def _show(say: Say, quiet: bool) -> Report:
         if what.endswith(("_died", "_killed", "_not_restarted")):
             say(f"{what.replace('_', ' ')}: {attributes}")
 
-    say("starting PostgreSQL, the API, the projector and a worker in a temporary folder")
+    say("starting PostgreSQL, a broker, the API, the projector and workers in a temporary folder")
     async with machine(Plan(environment=child_environment(), quiet=True), tell) as here:
         say(f"all are ready; the API listens at {here.url}")
         try:
@@ -125,31 +137,36 @@ def _performed(here: Machine, say: Say, quiet: bool) -> tuple[Evidence, dict[str
         say(f"imported {PRICES_FILE} as {prices}")
         fixture = store_fixture_snapshot(blobs)
         say(f"stored the fixture snapshot as {fixture}")
-        evidence = perform(client, prices, fixture, say=say, quiet=quiet)
+        if here.bootstrap is None:
+            say("there is no broker, so there is no STREAM run: install finaz-runtime[embedded]")
+        evidence = perform(client, prices, fixture, here.bootstrap, say=say, quiet=quiet)
     return evidence, {"prices": prices, "fixture": fixture}
 
 
 # ------------------------------------------------------------------------------------------------ gathering
 
 
-def perform(client: ApiClient, prices_snapshot: str, fixture_snapshot: str, *, say: Say, quiet: bool) -> Evidence:
+def perform(
+    client: ApiClient, prices_snapshot: str, fixture_snapshot: str, bootstrap: str | None, *, say: Say, quiet: bool
+) -> Evidence:
     """Submit all runs over HTTP, watch them to their end, and fetch everything back."""
     prices = prices_of_file()
-    say(f"submitting a sweep of {len(prices)} runs and the fixture run")
+    say(f"submitting a sweep of {len(prices)} runs, and the fixture in each mode")
     sweep = client.submit_sweep(sweep_body(prices_snapshot, list(prices)), "demo-sweep")
-    fixture = client.submit_run(fixture_body(fixture_snapshot, ("demo", "fixture")), "demo-fixture")
-    run_ids = [*sweep["run_ids"], fixture["run_id"]]
+    modes = submitted_modes(client, fixture_snapshot, bootstrap)
+    run_ids = [*sweep["run_ids"], *modes.values()]
     runs = list(finished_runs(client, run_ids, Progress("runs", len(run_ids), quiet=quiet)))
     done = [run["run_id"] for run in runs if run["results"]]
     say(f"fetching the results of {len(done)} runs and the events of {len(runs)}")
     return Evidence(
-        fixture_run=fixture["run_id"],
+        fixture_run=modes["BATCH"],
         tickers=dict(zip(prices, sweep["run_ids"], strict=True)),
         runs=runs,
         values={run_id: values_of(parse(client.result(run_id, OUTPUT, "json"))) for run_id in done},
         events={run["run_id"]: client.history(run["run_id"]) for run in runs},
         log=list(client.log()),
         prices=prices,
+        modes=fetched_modes(client, modes, done),
     )
 
 
@@ -191,6 +208,11 @@ def judge(evidence: Evidence) -> list[Check]:
         _check("values fetched hash to the published values_hash", _hashed_wrongly(evidence)),
         _check("every EMA equals a naive computation from the file", _computed_wrongly(evidence)),
         _check("events are contiguous, in the log and in each stream", _broken_order(evidence)),
+        _check("modes give one artifact", parted_modes(evidence.modes, evidence.runs)),
+        _check(f"{FAULTS} faults applied in {ARRIVALS} arrivals", lost_faults(evidence.modes)),
+        _check(
+            "verdict on the stream: equal to the batch, by a second look at its topic", other_verdict(evidence.modes)
+        ),
         _golden(evidence),
     ]
 
@@ -201,13 +223,17 @@ def _check(name: str, broken: Iterable[str]) -> Check:
 
 
 def _golden(evidence: Evidence) -> Check:
-    values = evidence.values.get(evidence.fixture_run)
-    found = "no values" if values is None else address_of(list(values))
-    return Check("the fixture run reaches the golden", found == GOLDEN, found)
+    """In every mode."""
+    found = {
+        mode: address_of(list(evidence.values[run_id])) if run_id in evidence.values else "no values"
+        for mode, run_id in evidence.modes.runs.items()
+    }
+    wrong = [f"{mode}: {hashed}" for mode, hashed in found.items() if hashed != GOLDEN]
+    return Check("the fixture run reaches the golden in every mode", not wrong, "; ".join(wrong) or GOLDEN)
 
 
 def _not_succeeded(evidence: Evidence) -> Iterable[str]:
-    expected = {evidence.fixture_run, *evidence.tickers.values()}
+    expected = {evidence.fixture_run, *evidence.tickers.values(), *evidence.modes.runs.values()}
     yield from (f"{run_id} is missing" for run_id in sorted(expected - {run["run_id"] for run in evidence.runs}))
     yield from (f"{run['run_id']} is {run['state']}" for run in evidence.runs if run["state"] != "SUCCEEDED")
 

@@ -8,7 +8,7 @@ import click
 from deployment.cli.output import EXIT_FAILED, json_line, json_option, table, wants_json
 
 if TYPE_CHECKING:
-    from deployment.demo import Report
+    from deployment.demo import Evidence, Report
 
 
 @click.command(epilog="Example: finaz demo --json")
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 def demo() -> int:
     """Show the whole way, from real prices to published results.
 
-    In a temporary folder: starts the database and every component, imports five tickers' prices, submits one EMA run per ticker and
-    the fixture run over HTTP, watches them, prints results and plots. Exit status 0 only if every check at the end held.
+    In a temporary folder: starts the database, a broker and every component, imports five tickers' prices, submits one EMA run per
+    ticker and the fixture in BATCH, REPLAY (with seven faults) and STREAM over HTTP, watches them, prints results and plots. Exit
+    status 0 only if every check at the end held.
     """
     from deployment.demo import show
 
@@ -36,7 +37,7 @@ def _say(text: str) -> None:
 
 def _document(report: "Report") -> dict[str, Any]:
     evidence = report.evidence
-    names = {run_id: ticker for ticker, run_id in evidence.tickers.items()}
+    names = _names(evidence)
     return {
         "ok": report.held,
         "values_hash": report.values_hash,
@@ -44,7 +45,8 @@ def _document(report: "Report") -> dict[str, Any]:
         "runs": [
             {
                 "run_id": run["run_id"],
-                "name": names.get(run["run_id"], "fixture"),
+                "name": names[run["run_id"]],
+                "mode": run["mode"],
                 "state": run["state"],
                 "results": run["results"],
                 "events": len(evidence.events[run["run_id"]]),
@@ -63,7 +65,7 @@ def _print(report: "Report") -> None:
     from deployment.plots import plot
 
     evidence = report.evidence
-    names = {run_id: ticker for ticker, run_id in evidence.tickers.items()}
+    names = _names(evidence)
     for ticker, run_id in evidence.tickers.items():
         dates = [date for date, _ in evidence.prices[ticker]]
         lines: dict[str, Sequence[float | None]] = {
@@ -71,10 +73,8 @@ def _print(report: "Report") -> None:
             f"EMA({EMA_LENGTH})": list(evidence.values.get(run_id, ())),
         }
         click.echo(plot(f"{ticker}: adjusted close and EMA({EMA_LENGTH})", dates, lines))
-    rows = [
-        _row(names.get(run["run_id"], "fixture"), run, evidence.values.get(run["run_id"], ())) for run in evidence.runs
-    ]
-    table(("run of", "state", "rows", "last value", "values hash", "attempts"), rows)
+    rows = [_row(names[run["run_id"]], run, evidence.values.get(run["run_id"], ())) for run in evidence.runs]
+    table(("run of", "mode", "state", "rows", "last value", "values hash", "attempts"), rows)
     for check in report.checks:
         click.echo(f"{'ok     ' if check.held else 'BROKEN '} {check.name}{'' if check.held else ': ' + check.found}")
     click.echo(f"{len(evidence.log)} events read back, {report.seconds:.1f} seconds")
@@ -85,11 +85,18 @@ def _print(report: "Report") -> None:
         click.echo(f"golden NOT OK: {broken}")
 
 
+def _names(evidence: "Evidence") -> dict[str, str]:
+    """What each run is of: a ticker or the fixture."""
+    tickers = {run_id: ticker for ticker, run_id in evidence.tickers.items()}
+    return {run["run_id"]: tickers.get(run["run_id"], "fixture") for run in evidence.runs}
+
+
 def _row(name: str, run: Mapping[str, Any], values: Sequence[float | None]) -> tuple[Any, ...]:
     result = run["results"][0] if run["results"] else None
     last = next((value for value in reversed(values) if value is not None), None)
     return (
         name,
+        run["mode"],
         run["state"],
         result and result["rows"],
         None if last is None else f"{last:.4f}",

@@ -28,6 +28,8 @@ def test_the_demo_holds(tmp_path: Path) -> None:
     document = json.loads(done.stdout)
     assert document["values_hash"] == document["golden"] == GOLDEN
     assert {run["name"] for run in document["runs"]} == {"AAPL", "FB", "GOOG", "IBM", "MSFT", "fixture"}
+    of_fixture = {run["mode"]: run["results"][0]["values_hash"] for run in document["runs"] if run["name"] == "fixture"}
+    assert of_fixture == dict.fromkeys(("BATCH", "REPLAY", "STREAM"), GOLDEN)
     assert {run["state"] for run in document["runs"]} == {"SUCCEEDED"}
     assert document["events"] >= sum(run["events"] for run in document["runs"]) > 0
     assert document["seconds"] > 0

@@ -6,7 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from deployment.demo import EMA_LENGTH, GOLDEN, Evidence, judge, naive_ema
+from deployment.demo import EMA_LENGTH, Evidence, judge, naive_ema
+from deployment.demo_modes import ModeEvidence
+from deployment.fixture_run import GOLDEN
 from domain.canonical import address_of
 
 GOLDEN_VALUES = [None, None, 2.0, 3.0, 4.0, 5.0]
@@ -14,7 +16,8 @@ PRICES = [10.0 + (n * 7) % 13 for n in range(EMA_LENGTH + 20)]
 
 
 def run_of(run_id: str, values: list[float | None]) -> dict[str, Any]:
-    result = {"output": "ema", "rows": len(values), "values_hash": address_of(values)}
+    artifact = address_of(["artifact", values])
+    result = {"output": "ema", "rows": len(values), "values_hash": address_of(values), "artifact": artifact}
     return {"run_id": run_id, "state": "SUCCEEDED", "results": [result], "attempts": 1}
 
 
@@ -48,20 +51,38 @@ def events_of(run_id: str, first: int) -> list[dict[str, Any]]:
 def whole() -> dict[str, Any]:
     """Evidence in which everything holds, as plain data."""
     ema = naive_ema(PRICES, EMA_LENGTH)
-    first, second = events_of("run_a", 1), events_of("run_f", 7)
+    modes = {"BATCH": "run_f", "REPLAY": "run_r", "STREAM": "run_s"}
+    events = {run_id: events_of(run_id, 1 + 6 * number) for number, run_id in enumerate(("run_a", *modes.values()))}
     return {
         "fixture_run": "run_f",
         "tickers": {"AAPL": "run_a"},
-        "runs": [run_of("run_a", ema), run_of("run_f", GOLDEN_VALUES)],
-        "values": {"run_a": ema, "run_f": list(GOLDEN_VALUES)},
-        "events": {"run_a": first, "run_f": second},
-        "log": [*first, *second],
+        "runs": [run_of("run_a", ema), *(run_of(run_id, GOLDEN_VALUES) for run_id in modes.values())],
+        "values": {"run_a": ema} | {run_id: list(GOLDEN_VALUES) for run_id in modes.values()},
+        "events": events,
+        "log": [event for each in events.values() for event in each],
         "prices": {"AAPL": [(f"day {n}", price) for n, price in enumerate(PRICES)]},
+        "modes": {
+            "runs": modes,
+            "replay": {"arrivals": 23, "faults": 7},
+            "verdict": {
+                "verdict": {"kind": "EQUAL_TO_BATCH_GOLDEN"},
+                "findings": {"look": "CHECKED", "differing": []},
+            },
+        },
     }
 
 
 def broken(evidence: dict[str, Any]) -> set[str]:
-    return {check.name.split()[0] for check in judge(Evidence(**evidence)) if not check.held}
+    modes = ModeEvidence(**evidence["modes"])
+    return {check.name.split()[0] for check in judge(Evidence(**evidence | {"modes": modes})) if not check.held}
+
+
+def test_without_a_broker_the_other_modes_hold() -> None:
+    """There is no STREAM run then, and nothing that is said of one."""
+    evidence = whole()
+    del evidence["modes"]["runs"]["STREAM"]
+    evidence["modes"]["verdict"] = None
+    assert broken(evidence) == set()
 
 
 def test_whole_evidence_holds() -> None:
@@ -110,9 +131,56 @@ def _not_golden(evidence: dict[str, Any]) -> None:
     evidence["runs"][1]["results"][0]["values_hash"] = address_of(values)
 
 
+def _other_artifact(evidence: dict[str, Any]) -> None:
+    evidence["runs"][3]["results"][0]["artifact"] = address_of("another")
+
+
+def _lost_fault(evidence: dict[str, Any]) -> None:
+    evidence["modes"]["replay"]["faults"] = 6
+
+
+def _lost_arrival(evidence: dict[str, Any]) -> None:
+    evidence["modes"]["replay"]["arrivals"] = 22
+
+
+def _no_replay(evidence: dict[str, Any]) -> None:
+    evidence["modes"]["replay"] = {}
+
+
+def _differs(evidence: dict[str, Any]) -> None:
+    evidence["modes"]["verdict"]["verdict"]["kind"] = "DIFFERS_BY_INPUT"
+
+
+def _not_looked(evidence: dict[str, Any]) -> None:
+    evidence["modes"]["verdict"]["findings"]["look"] = "COULD_NOT_CHECK"
+
+
+def _topic_disagrees(evidence: dict[str, Any]) -> None:
+    evidence["modes"]["verdict"]["findings"]["differing"] = ["fixture.event.0.0"]
+
+
+def _no_verdict(evidence: dict[str, Any]) -> None:
+    evidence["modes"]["verdict"] = None
+
+
+def _stream_not_golden(evidence: dict[str, Any]) -> None:
+    values = evidence["values"]["run_s"]
+    values[-1] = 6.0
+    evidence["runs"][3]["results"][0]["values_hash"] = address_of(values)
+
+
 @pytest.mark.parametrize(
     ("alter", "fails"),
     [
+        (_other_artifact, {"modes"}),
+        (_lost_fault, {"7"}),
+        (_lost_arrival, {"7"}),
+        (_no_replay, {"7"}),
+        (_differs, {"verdict"}),
+        (_not_looked, {"verdict"}),
+        (_topic_disagrees, {"verdict"}),
+        (_no_verdict, {"verdict"}),
+        (_stream_not_golden, {"the"}),
         (_state, {"every"}),
         (_lost_run, {"every"}),
         (_twice_published, {"one"}),
