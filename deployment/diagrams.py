@@ -14,6 +14,7 @@ from domain.checkpoints.aggregate import CHECKPOINT_TRANSITIONS
 from domain.discrepancies.aggregate import DISCREPANCY_TRANSITIONS
 from domain.leases.aggregate import LEASE_TRANSITIONS
 from domain.runs.aggregate import RUN_TRANSITIONS
+from domain.stream.journal import JOURNAL_TRANSITIONS
 from domain.transitions import TransitionTable
 
 TABLES: Final[dict[str, TransitionTable[Any]]] = {
@@ -23,6 +24,7 @@ TABLES: Final[dict[str, TransitionTable[Any]]] = {
         RUN_TRANSITIONS,
         LEASE_TRANSITIONS,
         CHECKPOINT_TRANSITIONS,
+        JOURNAL_TRANSITIONS,
         DISCREPANCY_TRANSITIONS,
     )
 }

@@ -39,7 +39,7 @@ QUARANTINE_MAX: Final = 100_000
 class JournalState(Enum):
     """Whether the source was opened, and whether it has ended."""
 
-    ABSENT = "ABSENT"
+    CLOSED = "CLOSED"
     OPEN = "OPEN"
     ENDED = "ENDED"
 
@@ -57,9 +57,9 @@ _WHILE_OPEN: Final = (
 JOURNAL_TRANSITIONS: Final = TransitionTable[JournalState](
     "journal",
     {
-        (JournalState.ABSENT, StreamHandedOff): JournalState.ABSENT,
-        (JournalState.ABSENT, PressureEntered): JournalState.ABSENT,
-        (JournalState.ABSENT, SourceOpened): JournalState.OPEN,
+        (JournalState.CLOSED, StreamHandedOff): JournalState.CLOSED,
+        (JournalState.CLOSED, PressureEntered): JournalState.CLOSED,
+        (JournalState.CLOSED, SourceOpened): JournalState.OPEN,
         **{(JournalState.OPEN, event_type): JournalState.OPEN for event_type in _WHILE_OPEN},
         (JournalState.OPEN, BoundedSourceEnded): JournalState.ENDED,
     },
@@ -77,7 +77,7 @@ class Journal(msgspec.Struct, frozen=True, gc=False):
     """State of a journal. `omitted` has what is in the quarantine now, by `place_of`."""
 
     run_id: str
-    state: JournalState = JournalState.ABSENT
+    state: JournalState = JournalState.CLOSED
     source: str = ""
     partitions: int = 0
     start_offsets: Mapping[str, int] = {}

@@ -121,7 +121,7 @@ def test_the_table_of_a_journal() -> None:
     )
     ended = BoundedSourceEnded(run_id=RUN, epoch=1, token=1, marks={})
     paused = PressureEntered(run_id=RUN, token=1, state=Pressure.SOURCE_PAUSED, reason="full")
-    assert evolve(Journal(RUN), handed).state is JournalState.ABSENT
+    assert evolve(Journal(RUN), handed).state is JournalState.CLOSED
     assert after(handed, paused).pressure is Pressure.SOURCE_PAUSED
     assert after(ended).state is JournalState.ENDED
     for bad in ((OPENED,), (ended, paused), (ended, omitted((0, 1)))):
