@@ -116,6 +116,12 @@ def note(text: str) -> None:
 
 def fail(error: BaseException, *, as_json: bool) -> NoReturn:
     """End the process with the error's status and its sentence, or its problem document, on standard error."""
+    tell_error(error, as_json=as_json)
+    sys.exit(EXIT_USAGE if isinstance(error, click.UsageError) else EXIT_FAILED)
+
+
+def tell_error(error: BaseException, *, as_json: bool) -> None:
+    """Write the error's sentence, or its problem document, on standard error."""
     problem = _usage_problem(error) if isinstance(error, click.ClickException) else problem_of(error)
     if as_json:
         line = json.dumps(problem, ensure_ascii=False, sort_keys=True)  # may quote what has no canonical form
@@ -124,7 +130,6 @@ def fail(error: BaseException, *, as_json: bool) -> NoReturn:
         click.echo(f"finaz: {sentence(problem)}", err=True)
         if isinstance(error, click.UsageError) and error.ctx is not None:
             click.echo(f"Try '{error.ctx.command_path} --help'.", err=True)
-    sys.exit(EXIT_USAGE if isinstance(error, click.UsageError) else EXIT_FAILED)
 
 
 def _usage_problem(error: click.ClickException) -> dict[str, Any]:

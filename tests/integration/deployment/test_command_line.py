@@ -284,9 +284,9 @@ def test_projection_status_and_health(up: Up) -> None:
 
 def test_log_is_the_whole_log(up: Up, succeeded: dict[str, Any]) -> None:
     """The log is read in order and without a gap; by topic, only those; from a position, only what is behind it."""
-    found = up.answer("log", "--limit", "1000")["items"]
+    found = up.answer("log", "list", "--limit", "1000")["items"]
     assert [event["position"] for event in found] == list(range(1, len(found) + 1))
-    requested = up.answer("log", "--topic", "run.requested.v1", "--after", "1", "--limit", "1")["items"]
+    requested = up.answer("log", "list", "--topic", "run.requested.v1", "--after", "1", "--limit", "1")["items"]
     assert [event["topic"] for event in requested] == ["run.requested.v1"]
     assert requested[0]["position"] > 1
 

@@ -1,0 +1,127 @@
+"""Audits and seals from the command line: through the API as a job, or directly on a database."""
+
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from deployment.cli.documents import write_out
+from deployment.inspection_client import InspectionClient
+from deployment.problems import NotHeldError
+from deployment.progress import Progress
+from deployment.settings import Settings, load_client_settings, load_settings
+from domain.canonical import canonical, parse
+from domain.errors import SettingsError
+from services.seals import Seal
+
+
+class Audited:
+    """What came of an audit: its summary and its report, as documents."""
+
+    def __init__(self, summary: dict[str, Any], report: dict[str, Any], job_id: str | None) -> None:
+        self._summary = summary
+        self._report = report
+        self._job_id = job_id
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing was found."""
+        return bool(self._summary["outcome"] == "clean")
+
+    def document(self) -> dict[str, Any]:
+        """Everything: the report, the outcome, and where the report is."""
+        return {
+            **self._report,
+            "outcome": self._summary["outcome"],
+            "report": self._summary["report"],
+            "job_id": self._job_id,
+        }
+
+    def write(self, file: str) -> None:
+        """Write the report to a file."""
+        write_out(canonical(self._report) + b"\n", file, binary=False)
+
+
+def through_api(*, quiet: bool) -> Audited:
+    """Ask for an audit as a job, wait for its end and fetch its report. Raises `NotHeldError` if it could not check."""
+    settings = load_client_settings()
+    with InspectionClient(settings.api_url, settings.token) as client, Progress("events", quiet=quiet) as progress:
+        job_id = client.request_job("audit", "log", {})["job_id"]
+        job: dict[str, Any] = {}
+        for job in client.watch_job(job_id):
+            progress.reached(job["position"], job["total"] or None)
+        if job["state"] != "SUCCEEDED":
+            error = job.get("error") or {"code": "JOB_CANCELLED", "message": "it was cancelled"}
+            raise NotHeldError(
+                error["code"],
+                f"the audit ended {job['state']}: {error['message']}",
+                at=job_id,
+                expected="SUCCEEDED",
+            )
+        report = parse(client.artifact(job["result"]["report"]))
+    return Audited(job["result"], report, job_id)
+
+
+def directly(*, quiet: bool) -> Audited:
+    """An audit of the database in the settings, with the blobs and seals that they name; nothing is written to the database."""
+    from deployment.audit_wiring import audit_parts
+    from deployment.wiring import blob_store
+    from services.audit.job import audited, stored
+    from services.store.log_snapshot import log_snapshot
+
+    settings = load_settings()
+    blobs = blob_store(settings) if settings.cas_dir is not None or settings.data_dir is not None else None
+    dsn = settings.required_postgres_dsn()
+    with Progress("events", quiet=quiet) as progress:
+        report = audited(partial(log_snapshot, dsn), audit_parts(settings, blobs), progress.reached)
+    summary = stored(report, blobs)
+    return Audited(msgspec.to_builtins(summary), parse(canonical(msgspec.to_builtins(report))), None)
+
+
+def sealed_now() -> dict[str, Any]:
+    """Seal what is new; the seal, or that nothing is new."""
+    from deployment.audit_wiring import SEALER_CONNECTIONS, sealer
+    from services.store.connections import Pool
+
+    settings = load_settings()
+    with ExitStack() as stack:
+        pool = Pool(settings.required_postgres_dsn(), SEALER_CONNECTIONS)
+        stack.callback(pool.close)
+        made = sealer(settings, pool)
+        if made is None:
+            raise SettingsError("not set (or FINAZ_DATA_DIR)", at="FINAZ_SEAL_DIR", expected="where seals are kept")
+        seal = made.run_once(now_whatever=True)
+    return {"sealed": False} if seal is None else {"sealed": True, "seal": seal.name, **msgspec.to_builtins(seal)}
+
+
+def verified_folder(folder: str, key_file: str | None) -> dict[str, Any]:
+    """What the seals in a folder say, and what is wrong with them."""
+    from deployment.audit_wiring import verified_seals
+
+    key = _key(load_settings(), key_file)
+    last: Seal | None = None
+    seals, problems = 0, []
+    for found in verified_seals(Path(folder), key):
+        if isinstance(found, Seal):
+            last, seals = found, seals + 1
+        else:
+            problems.append(msgspec.to_builtins(found))
+    return {
+        "seals": seals,
+        "last": last.name if last else None,
+        "position": last.position if last else None,
+        "chain": last.chain if last else None,
+        "problems": problems,
+    }
+
+
+def _key(settings: Settings, key_file: str | None) -> str:
+    from deployment.audit_wiring import public_key
+    from services.adapters.ed25519 import load_public_key
+
+    key = load_public_key(Path(key_file)) if key_file is not None else public_key(settings)
+    if key is None:
+        raise SettingsError("not set", at="FINAZ_SEAL_PUBLIC_KEY_FILE", expected="the key that seals are verified with")
+    return key
