@@ -26,6 +26,7 @@ BENCHMARKS: Final[Mapping[str, str]] = MappingProxyType(
         "growth": "deployment.bench.growth",
         "ops": "deployment.bench.ops",
         "imports": "deployment.bench.imports",
+        "replay": "deployment.bench.replay",
     }
 )
 

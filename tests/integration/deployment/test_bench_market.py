@@ -1,9 +1,15 @@
-"""The benchmarks of ops and imports run to their end and answer in the agreed form, at a size that says nothing about speed."""
+"""The benchmarks of ops, imports and replays run to their end and answer in the agreed form, too small to say anything about speed."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from deployment.bench import imports, ops
+import pytest
+
+from deployment.bench import imports, ops, replay
 from domain.market.ops import OPS
+from services.adapters.kafka import KafkaBroker
+from tests.support.brokers import RunningBroker
 
 
 def test_ops_are_measured_each_against_somebody() -> None:
@@ -22,3 +28,22 @@ def test_imports_are_measured_apart() -> None:
     assert json.loads(json.dumps(result)) == result
     assert [figure["unit"] for figure in result["figures"]] == ["rows/s", "MB"] * 3
     assert all(50 < figure["value"] < 2000 for figure in result["figures"] if figure["unit"] == "MB")
+
+
+def test_replays_are_measured_into_log_topic_and_memory(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each a figure of its own; the topic against a bare producer."""
+
+    @contextmanager
+    def running() -> Iterator[tuple[str, KafkaBroker]]:
+        client = KafkaBroker(broker.bootstrap)
+        yield broker.name, client
+        client.close()
+
+    monkeypatch.setattr(replay, "_broker", running)
+    told: list[str] = []
+    result = replay.run(1, 0.0, told.append)
+    assert json.loads(json.dumps(result)) == result
+    assert len(result["figures"]) == len(told) == 5
+    assert all(figure["value"] > 0 for figure in result["figures"])
+    assert [figure["label"] for figure in result["figures"] if figure["ratio"]] == ["into the topic"]
+    assert replay.EVENTS_MIN * 0.9 < result["arrivals"] < replay.EVENTS_MIN * 1.1
