@@ -1,8 +1,8 @@
 """Replays: arrivals per second into the log, into the topic, and folded in memory by a REPLAY run.
 
-The topic is filled as `finaz replay` does it, idempotent and acknowledged by the broker, and once more by a bare producer of the same
-client that is given ready records: the ratio says what making records, headers and partitions costs. Apache Kafka where a JDK 17 and
-Maven are found, else the embedded broker.
+The topic is filled as `finaz replay` does it, idempotent and acknowledged by the broker, and once more by a bare producer of the
+same client that is given ready records: the ratio says what making records, headers and partitions costs. Apache Kafka where a
+JDK 17 and Maven are found, else the embedded broker.
 """
 
 import time

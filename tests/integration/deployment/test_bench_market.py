@@ -1,4 +1,4 @@
-"""The benchmarks of ops, imports and replays run to their end and answer in the agreed form, too small to say anything about speed."""
+"""The benchmarks of ops, imports and replays run to their end and answer in the agreed form, too small to say how fast."""
 
 import json
 from collections.abc import Iterator
