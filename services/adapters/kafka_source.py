@@ -8,7 +8,7 @@ comes behind records is raised by the next `poll`, so that the records before it
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
@@ -156,21 +156,30 @@ class KafkaSource:
             return [first, *consumer.consume(limit - 1, 0)] if limit > 1 else [first]
 
     def _polled(self, messages: list[Message]) -> Polled:
+        """Where every record passes: as little as can be is done for each."""
         records: list[StreamRecord] = []
         moved: dict[int, int] = {}
         failure: FinazError | None = None
         for message in messages:
+            partition: int = message.partition()  # type: ignore[assignment] # a message from a partition has both
+            offset: int = message.offset()  # type: ignore[assignment]
             error = message.error()
             if error is None:
-                record = _record(message)
-                records.append(record)
-                moved[record.partition] = record.offset + 1
+                headers = message.headers()
+                records.append(
+                    StreamRecord(
+                        partition=partition,
+                        offset=offset,
+                        key=message.key(),
+                        value=message.value(),
+                        headers=_by_name(headers) if headers else {},
+                    )
+                )
+                moved[partition] = offset + 1
             elif error.code() != KafkaError._PARTITION_EOF:
-                failure = failure or self._failure(message, error)
-            else:
-                partition, end = _place(message)
-                if end > moved.get(partition, self._next.get(partition, end)):
-                    moved[partition] = end
+                failure = failure or self._failure(partition, error)
+            elif offset > moved.get(partition, self._next.get(partition, offset)):
+                moved[partition] = offset
         self._next.update(moved)
         if moved:
             self._down_since = None
@@ -179,11 +188,10 @@ class KafkaSource:
             raise failure
         return Polled(tuple(records), moved)
 
-    def _failure(self, message: Message, error: KafkaError) -> FinazError:
-        number = message.partition()
-        if number is None or number < 0:
+    def _failure(self, partition: int | None, error: KafkaError) -> FinazError:
+        if partition is None or partition < 0:
             return typed(error, self._topic)
-        return typed(error, f"{self._topic}, partition {number}, offset {self._next.get(number)}")
+        return typed(error, f"{self._topic}, partition {partition}, offset {self._next.get(partition)}")
 
     def _switch(self, partitions: set[int], how: Callable[[list[TopicPartition]], None]) -> None:
         if partitions:
@@ -246,19 +254,9 @@ class KafkaSource:
         return found
 
 
-def _record(message: Message) -> StreamRecord:
-    """The record of a message; of headers with one name the last stands, and a header without a value has an empty one."""
-    partition, offset = _place(message)
-    headers = cast("list[tuple[str, bytes | None]] | None", message.headers())
-    return StreamRecord(
-        partition=partition,
-        offset=offset,
-        key=message.key(),
-        value=message.value(),
-        headers={name: value or b"" for name, value in headers} if headers else {},
-    )
-
-
-def _place(message: Message) -> tuple[int, int]:
-    """Partition and offset, which every message from a partition has."""
-    return cast(int, message.partition()), cast(int, message.offset())
+def _by_name(headers: Any) -> dict[str, bytes]:
+    """Of headers with one name the last stands; a header without a value has an empty one."""
+    found = dict(headers)
+    if all(found.values()):
+        return found
+    return {name: value or b"" for name, value in found.items()}
