@@ -18,6 +18,7 @@ import msgspec
 import uvicorn
 from litestar import Litestar, Response, get, post
 from litestar.exceptions import HTTPException
+from litestar.params import FromPath, JSONBody
 
 from deployment.gateway_books import Books
 from domain.purchases.messages import GatewayAnswer, Outcome
@@ -73,15 +74,15 @@ def make_sandbox(books: Books, api_key: str, hang_seconds: float = HANG_SECONDS)
         return Response(_object(answer), status_code=200)
 
     @post("/v1/charges")
-    async def charge(data: dict[str, Any]) -> Response[Any]:
+    async def charge(data: JSONBody[dict[str, Any]]) -> Response[Any]:
         return await answered(lambda: books.charge(msgspec.convert(data, ChargeRequest)))
 
     @get("/v1/charges/{intent_id:str}")
-    async def find_charge(intent_id: str) -> Response[Any]:
+    async def find_charge(intent_id: FromPath[str]) -> Response[Any]:
         return await answered(lambda: books.find_charge(intent_id))
 
     @post("/v1/refunds")
-    async def refund(data: dict[str, Any]) -> Response[Any]:
+    async def refund(data: JSONBody[dict[str, Any]]) -> Response[Any]:
         return await answered(lambda: books.refund(msgspec.convert(data, RefundRequest)))
 
     def guard(connection: Any, _: Any) -> None:
@@ -96,7 +97,7 @@ def _controls(books: Books) -> list[Any]:
     """How it is told what to do, and looked into."""
 
     @post("/sandbox/script/{intent_id:str}", status_code=200)
-    async def script(intent_id: str, data: dict[str, str]) -> dict[str, str]:
+    async def script(intent_id: FromPath[str], data: JSONBody[dict[str, str]]) -> dict[str, str]:
         try:
             books.script(intent_id, data["script"])
         except (KeyError, ValueError) as error:
@@ -104,7 +105,7 @@ def _controls(books: Books) -> list[Any]:
         return {"intent_id": intent_id}
 
     @post("/sandbox/tell/{intent_id:str}", status_code=200)
-    async def tell(intent_id: str) -> dict[str, str]:
+    async def tell(intent_id: FromPath[str]) -> dict[str, str]:
         await asyncio.to_thread(books.tell, intent_id)
         return {"intent_id": intent_id}
 

@@ -79,9 +79,6 @@ def create_purchase(show_id: str, wanted: tuple[str, ...], email: str, payment_m
     answer(made, lambda: facts(made.items()))
 
 
-create_purchase.name = "create"
-
-
 @purchase.command(epilog="Example: finaz purchase status res_…")
 @click.argument("purchase_id")
 @json_option

@@ -1,0 +1,145 @@
+"""The HTTP adapter's own promises: what is retried, what is unknown, and which webhooks are heard."""
+
+import socket
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployment.gateway_books import Books
+from domain.errors import BodyInvalidError
+from domain.purchases.errors import WebhookSignatureError
+from domain.purchases.messages import Outcome
+from services.adapters.gateway_http import (
+    SIGNATURE_AGE_SECONDS_MAX,
+    TRIES_MAX,
+    HmacWebhookReader,
+    HttpGateway,
+    signature_of,
+)
+from services.gateway import ChargeRequest
+
+CHARGE = ChargeRequest(intent_id="int_1", amount_minor=4500, currency="EUR", payment_method="pm")
+BODY = (
+    b'{"intent_id":"int_res_1","operation":"CHARGE","object":'
+    b'{"id":"ch_1","status":"succeeded","amount_minor":4500,"currency":"EUR"}}'
+)
+
+
+class _Server:
+    """Answers with what it is told, and counts."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        self.keys: list[str | None] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                outer.keys.append(self.headers["Idempotency-Key"])
+                self.rfile.read(int(self.headers["Content-Length"] or 0))
+                self._say()
+
+            def do_GET(self) -> None:
+                outer.keys.append(None)
+                self._say()
+
+            def _say(self) -> None:
+                self.send_response(status)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+
+@pytest.fixture
+def answering(request: pytest.FixtureRequest) -> Callable[[int, bytes], tuple[_Server, HttpGateway]]:
+    def make(status: int, body: bytes) -> tuple[_Server, HttpGateway]:
+        server = _Server(status, body)
+        gateway = HttpGateway(server.url, "key")
+        request.addfinalizer(server.server.server_close)
+        request.addfinalizer(server.server.shutdown)
+        request.addfinalizer(gateway.close)
+        return server, gateway
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(500, b"oops"), (401, b"{}"), (429, b"{}"), (200, b"not json"), (200, b'{"id":1}'), (404, b"{}"), (302, b"")],
+)
+def test_an_answer_that_does_not_say_is_unknown(
+    answering: Callable[[int, bytes], tuple[_Server, HttpGateway]], status: int, body: bytes
+) -> None:
+    """Never "declined"; and a charge that was sent is not sent again by the adapter."""
+    server, gateway = answering(status, body)
+    assert gateway.charge(CHARGE).outcome is Outcome.UNKNOWN
+    assert server.keys == ["int_1"]
+
+
+def test_a_question_is_asked_again(answering: Callable[[int, bytes], tuple[_Server, HttpGateway]]) -> None:
+    """Up to the limit, since asking changes nothing."""
+    server, gateway = answering(503, b"")
+    assert gateway.find_charge("int_1").outcome is Outcome.UNKNOWN
+    assert len(server.keys) == TRIES_MAX
+
+
+def test_a_gateway_that_is_away_is_unknown() -> None:
+    """Nobody listens: it was never sent, and yet nothing is concluded."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    gateway = HttpGateway(f"http://127.0.0.1:{port}", "key")
+    assert gateway.charge(CHARGE).outcome is Outcome.UNKNOWN
+    gateway.close()
+
+
+def test_a_signed_webhook_is_read() -> None:
+    """With the right secret and a timestamp near now."""
+    event = HmacWebhookReader("s3cret").read(BODY, signature_of("s3cret", BODY, 1000), 1000 + 10)
+    assert (event.intent_id, event.answer.outcome, event.answer.gateway_id) == (
+        "int_res_1",
+        Outcome.SUCCEEDED,
+        "ch_1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("signature", "now"),
+    [
+        (None, 1000.0),
+        ("", 1000.0),
+        ("t=1000", 1000.0),
+        (signature_of("other", BODY, 1000), 1000.0),
+        (signature_of("s3cret", BODY + b" ", 1000), 1000.0),
+        (signature_of("s3cret", BODY, 1000).replace("t=1000", "t=1001"), 1000.0),
+        (signature_of("s3cret", BODY, 1000), 1000.0 + SIGNATURE_AGE_SECONDS_MAX + 1),
+        (signature_of("s3cret", BODY, 1000), 1000.0 - SIGNATURE_AGE_SECONDS_MAX - 1),
+    ],
+)
+def test_a_webhook_is_refused(signature: str | None, now: float) -> None:
+    """Without a signature, with another secret's, over another body or timestamp, too old, too new."""
+    with pytest.raises(WebhookSignatureError):
+        HmacWebhookReader("s3cret").read(BODY, signature, now)
+
+
+@pytest.mark.parametrize("body", [b"{}", b"[]", b"\xff", BODY.replace(b"succeeded", b"pending")])
+def test_a_signed_webhook_that_says_nothing_is_refused(body: bytes) -> None:
+    """What cannot be read is told to the gateway, which tries again or gives up."""
+    with pytest.raises(BodyInvalidError):
+        HmacWebhookReader("s3cret").read(body, signature_of("s3cret", body, 1000), 1000)
+
+
+def test_the_books_survive_a_restart(tmp_path: Path) -> None:
+    """A killed sandbox remembers what it did."""
+    file = tmp_path / "books.jsonl"
+    books = Books(file)
+    books.charge(CHARGE)
+    assert Books(file).charges == books.charges
