@@ -135,6 +135,7 @@ class Ownership:
         reading.assign(progress.next_offsets)
         session.say("stream.reading", epoch=epoch)
         gauge = PressureGauge(session, reading, progress)
+        gauge.measure(0, delivered=True)
         return self._loop(progress, reading, gauge)
 
     def _open(self, reading: Reading) -> None:

@@ -18,7 +18,7 @@ from domain.events import Event, Metadata
 from domain.identity import lease_stream, run_stream
 from domain.leases.messages import LeaseReleased
 from domain.runs.aggregate import Run, RunCommand, RunState
-from domain.runs.messages import PublishResults, RunSpec
+from domain.runs.messages import EndIfDue, PublishResults, RunSpec
 from domain.stream.progress import Cut
 from services import effects
 from services.broker import Broker
@@ -154,6 +154,8 @@ class Session:
         """End the run as the command decides, and give the lease back. False if it decides nothing after all."""
         tools = self.tools
         with self.keeper.holding() as head:
+            if isinstance(command, EndIfDue):  # what it is due for has come since we last looked
+                head = self.patiently(self.keeper.read)
             for _ in range(CONFLICT_RETRIES_MAX):
                 wanted = conclude(head, command, tools.claimant, self.token, tools.clock.now(), tools.new_id)
                 if wanted is None:

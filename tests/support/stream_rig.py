@@ -112,7 +112,14 @@ class StreamRig:
         """The fixture's snapshot, stored."""
         return store_snapshot(self.blobs)
 
-    def worker(self, owner: str = "", *, broker: Broker | None = None, **settings: Any) -> StreamWorker:
+    def worker(
+        self,
+        owner: str = "",
+        *,
+        broker: Broker | None = None,
+        disk_free: Callable[[], int] = lambda: 2**62,
+        **settings: Any,
+    ) -> StreamWorker:
         """A new worker, of a new owner unless one is named."""
         self.owners += 1
         settings = {"poll_seconds": 0.02, "look_seconds": 0.05, "checkpoint_seconds": 0.05} | settings
@@ -123,6 +130,7 @@ class StreamRig:
             StreamSettings(**settings),
             owner or f"owner-{self.owners}",
             self.happenings,
+            disk_free=disk_free,
         )
 
     def work(self, run_id: str, **settings: Any) -> StreamOutcome:
