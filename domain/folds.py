@@ -15,12 +15,17 @@ from domain.admission import aggregate as admission
 from domain.checkpoints import aggregate as checkpoints
 from domain.checkpoints.messages import CheckpointCommitted
 from domain.discrepancies import aggregate as discrepancies
+from domain.errors import IllegalTransitionError
 from domain.events import Event, Recorded
 from domain.jobs import aggregate as jobs
 from domain.jobs import slot as job_slots
+from domain.jobs.messages import JobStarted
 from domain.leases import aggregate as leases
 from domain.leases.messages import LeaseGranted, LeaseReleased, LeaseRenewed
 from domain.log_errors import AggregateUnknownError
+from domain.purchases import ledger, saga, seats
+from domain.purchases.messages import NoticeDelivered, NoticePosted
+from domain.purchases.messages_seats import ShowCreated
 from domain.runs import aggregate as runs
 from domain.runs.messages import ResultPublished, RunHandedOff, RunStarted, RunSucceeded
 from domain.stream import journal
@@ -115,6 +120,35 @@ def _slot(key: str) -> job_slots.Slot:
     return job_slots.Slot(kind, target)
 
 
+class Facts(msgspec.Struct, frozen=True):
+    """State of a stream that no aggregate decides about: its events so far."""
+
+    events: tuple[Event, ...] = ()
+
+
+def _in_order(*types: type[Event]) -> AggregateFold:
+    """The fold of a stream that holds these events and no others, in this order, each once."""
+
+    def evolve(facts: Facts, recorded: Recorded) -> Facts:
+        place = len(facts.events)
+        if place >= len(types) or type(recorded.event) is not types[place]:
+            raise IllegalTransitionError(
+                f"{recorded.event.topic} cannot be event {place + 1}",
+                at=recorded.stream,
+                expected=types[place].topic if place < len(types) else "nothing: the stream has ended",
+            )
+        return Facts((*facts.events, recorded.event))
+
+    return AggregateFold(lambda key: Facts(), evolve)
+
+
+def _job_problem(job: jobs.Job, event: Event) -> str | None:
+    """Tokens only grow."""
+    if isinstance(event, JobStarted) and event.token <= job.token:
+        return f"token {event.token} starts a job after token {job.token}"
+    return None
+
+
 FOLDS: Final[Mapping[str, AggregateFold]] = MappingProxyType(
     {
         "run": AggregateFold(runs.Run, lambda s, r: runs.evolve(s, r.event, r.recorded_at), _run_problem),
@@ -127,8 +161,16 @@ FOLDS: Final[Mapping[str, AggregateFold]] = MappingProxyType(
             lambda key: discrepancies.Discrepancy(), lambda s, r: discrepancies.evolve(s, r.event)
         ),
         "journal": AggregateFold(journal.Journal, lambda s, r: journal.evolve(s, r.event)),
-        "job": AggregateFold(jobs.Job, lambda s, r: jobs.evolve(s, r.event, r.recorded_at)),
+        "job": AggregateFold(jobs.Job, lambda s, r: jobs.evolve(s, r.event, r.recorded_at), _job_problem),
         "job_slot": AggregateFold(_slot, lambda s, r: job_slots.evolve(s, r.event)),
+        "show": _in_order(ShowCreated),
+        "seat": AggregateFold(lambda key: seats.Seat(), lambda s, r: seats.evolve_seat(s, r.event)),
+        "reservation": AggregateFold(
+            lambda key: seats.Reservation(), lambda s, r: seats.evolve_reservation(s, r.event)
+        ),
+        "purchase": AggregateFold(lambda key: saga.Saga(), lambda s, r: saga.evolve(s, r.event)),
+        "ledger": AggregateFold(lambda key: ledger.Account(), lambda s, r: ledger.evolve(s, r.event)),
+        "notice": _in_order(NoticePosted, NoticeDelivered),
     }
 )
 """By category: the part of a stream's name before the first slash."""

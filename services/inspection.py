@@ -107,7 +107,7 @@ class Inspection:
             version=last.version,
             position=last.position,
             recorded_at=last.recorded_at,
-            state=msgspec.to_builtins(state),
+            state=_builtins(state),
         )
 
     def difference(self, stream: str, from_version: int, to_version: int) -> StateDifference:
@@ -118,11 +118,11 @@ class Inspection:
         fold = fold_of(stream)
         low, high = sorted((from_version, to_version))
         state, version = fold.initial(key_of(stream)), 0
-        documents = {0: msgspec.to_builtins(state)}
+        documents = {0: _builtins(state)}
         for recorded in self._recorded(stream, -1, high):
             state, version = fold.evolve(state, recorded), recorded.version
             if version in (low, high):
-                documents[version] = msgspec.to_builtins(state)
+                documents[version] = _builtins(state)
         if high not in documents:
             raise StreamNotFoundError(
                 f"the stream ends at version {version}", at=stream[:200], expected=f"version {high}"
@@ -208,6 +208,11 @@ class Inspection:
 
     def _position_at(self, instant: datetime) -> int:
         return int(self._query.rows(_SQL["position_at"], {"instant": instant})[0][0])
+
+
+def _builtins(state: Any) -> Any:
+    """A state as a JSON value; sets in one order, so that equal states are equal documents."""
+    return msgspec.to_builtins(state, order="deterministic")
 
 
 def _composed(wanted: Search) -> tuple[str, dict[str, Any]]:
