@@ -19,8 +19,9 @@ from deployment.brokers.apache import apache_kafka
 from deployment.brokers.embedded import embedded_broker
 from deployment.brokers.guard import LOG_BYTES_MAX
 from deployment.brokers.process import BrokerProcess, EmbeddedBrokerError
+from domain.stream.errors import BrokerUnavailableError, RecoveryBlockedError
 from services.adapters.kafka import KafkaBroker
-from services.broker import Marks
+from services.broker import Marks, RecordSource
 from tests.support.brokers import RunningBroker
 
 ROOT = Path(__file__).parents[3]
@@ -140,6 +141,41 @@ def listening(pid: int) -> set[tuple[str, int]]:
                 )
                 found.add((socket.inet_ntop(family, words), int(port, 16)))
     return found
+
+
+def test_what_the_embedded_broker_lost_is_noticed(tmp_path: Path) -> None:
+    """Killed behind an acknowledgement, it may lose the record: a reader that was there, and a journal, are told, not misled."""
+    with embedded_broker(tmp_path / "broker") as broker:
+        client = KafkaBroker(broker.bootstrap)
+        client.topics().create("lost", 1, {})
+        broker.restart()
+        source = client.source("lost")
+        source.assign({0: 0})
+        publisher = client.publisher()
+        publisher.send("lost", 0, b"key", b"value", {})
+        publisher.flush(30)
+        publisher.close()
+        assert [record.value for record in source.poll(10, 30).records] == [b"value"]
+        broker.kill()
+        broker.start()
+        if client.topics().marks("lost", 1) == {0: Marks(0, 0)}:  # it is, unless the kill came late
+            assert is_told_of_a_loss(source)
+            with pytest.raises(RecoveryBlockedError):
+                source.assign({0: 1})
+        source.close()
+        client.close()
+
+
+def is_told_of_a_loss(source: RecordSource) -> bool:
+    """Whether polls end in RECOVERY_BLOCKED before long, outages aside."""
+    for _ in range(30):
+        try:
+            assert source.poll(10, 1.0).next_offsets == {}
+        except BrokerUnavailableError:
+            continue
+        except RecoveryBlockedError:
+            return True
+    return False
 
 
 def test_a_folder_has_one_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
