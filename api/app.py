@@ -29,6 +29,7 @@ from api import (
     purchases,
     results,
     runs,
+    staging,
     stream_records,
     watch,
 )
@@ -54,7 +55,7 @@ REQUESTS_MAX: Final = 2048
 
 _MODULES: Final = (
     *(runs, watch, results, provenance, parity, artifacts, stream_records),
-    *(operating, inspection, projection_commands, jobs, alerts, purchases, health),
+    *(operating, inspection, projection_commands, jobs, alerts, purchases, staging, health),
 )
 
 

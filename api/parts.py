@@ -21,6 +21,7 @@ from services.results import Results
 from services.run_listing import RunListing
 from services.runs import Runs
 from services.shop import Shop
+from services.staging import Staging
 from services.stream_parity import StreamParity
 from services.stream_records import StreamRecords
 
@@ -35,7 +36,8 @@ class ApiParts(msgspec.Struct, frozen=True, kw_only=True):
     """The services behind the API.
 
     `probes` are asked, by name, on `/health/ready`. `version` is the program's,
-    `body_bytes_max` bounds a submission. Without `stream_parity` no verdict on stream runs is given.
+    `body_bytes_max` bounds a submission. Without `stream_parity` no verdict on stream runs is given, without `staging`
+    no staged value.
     """
 
     log: EventLog
@@ -45,18 +47,19 @@ class ApiParts(msgspec.Struct, frozen=True, kw_only=True):
     results: Results
     listing: RunListing
     alerts: Alerts
-    stream_records: StreamRecords
-    shop: Shop
     jobs: Jobs
     projection_operations: ProjectionOperations
+    stream_records: StreamRecords
+    shop: Shop
     read_models: ReadModels
     tokens: Tokens
     tail: LogTail
-    metrics: Metrics
-    probes: Mapping[str, Probe]
-    version: str
     inspection: Inspection
     followers: LogFollowers
     exports: ExportSource
+    metrics: Metrics
+    probes: Mapping[str, Probe]
+    version: str
     stream_parity: StreamParity | None = None
+    staging: Staging | None = None
     body_bytes_max: int = BODY_BYTES_MAX

@@ -23,6 +23,7 @@ from services.projection_operations import LogEntry, Skip
 from services.provenance import DeterminismContract, ReplayView
 from services.read_models import ProjectionView
 from services.runs import PublishedResult, RunView
+from services.staging import StagingStatus, ValuesPage
 from services.stream_parity import Judgement
 from services.stream_records import CheckpointRow, RecordRow, RetryAnswer
 
@@ -230,9 +231,11 @@ _ANSWERS: Final = (
     RetryAnswer,
     RunList,
     RunView,
+    StagingStatus,
     StateDifference,
     StreamPage,
     SweepAdmitted,
+    ValuesPage,
 )
 
 

@@ -18,6 +18,7 @@ from deployment import wiring
 from deployment.audit_wiring import sealer_loops
 from deployment.lifeline import Lifeline
 from deployment.settings import Settings
+from deployment.staging_wiring import PROJECTOR, STAGING, hosted, staging_runners
 from domain.errors import InfrastructureError
 
 BATCH_STOP_SECONDS_MAX: Final = 15.0
@@ -47,7 +48,7 @@ async def serve_api(settings: Settings, listener: socket.socket, line: Lifeline)
     from api.server import make_server
 
     host, port = listener.getsockname()[:2]
-    async with line, wiring.api_parts(settings) as parts:
+    async with line, wiring.api_parts(settings) as parts, hosted(settings, _report):
         server = make_server(create_app(parts), host, port, on_ready=lambda _: line.ready())
         server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment] # the lifeline has them
         serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -85,7 +86,20 @@ async def serve_streams(settings: Settings, label: str, line: Lifeline) -> None:
 
 async def project(settings: Settings, only: tuple[str, ...], line: Lifeline) -> None:
     """Keep the read models up to date until told to stop, each in a thread of its own."""
-    async with line, wiring.projection_runners(settings, only, _report) as runners:
+    others = tuple(name for name in only if name not in STAGING)
+    async with line, staging_runners(settings, PROJECTOR, only, _report) as staging:
+        if only and not others:
+            await _run_threads(staging, line)
+            return
+        async with wiring.projection_runners(settings, others, _report) as runners:
+            await _run_threads([*runners, *staging], line)
+
+
+async def run_jobs(settings: Settings, line: Lifeline) -> None:
+    """Execute jobs until told to stop, then hand back what is being executed."""
+    from deployment.jobs_wiring import job_runners
+
+    async with line, job_runners(settings, _report) as runners:
         await _run_threads(runners, line)
 
 

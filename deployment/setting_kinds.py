@@ -135,8 +135,6 @@ def _label(text: str) -> str:
 
 
 def _clickhouse_dsn(text: str) -> str:
-    if re.search(r"\s", text):
-        raise ValueError("has white space in it")
     if text.startswith("chdb://"):
         if not re.fullmatch(r"chdb:///[^?#]+", text):
             raise ValueError("names no folder by its whole path")
@@ -147,7 +145,7 @@ def _clickhouse_dsn(text: str) -> str:
         fits = fits and (parts.port is None or parts.port > 0)
     except ValueError:
         fits = False
-    if not fits:
+    if not fits or re.search(r"\s", text):
         raise ValueError("is no such address")
     return text
 

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -42,6 +43,8 @@ SERVER_LOOK_SECONDS: Final = 0.5
 HAND_BACK_SECONDS_MAX: Final = 20.0
 """How long a worker may take to hand back what it did not finish, before it is killed."""
 
+CLICKHOUSE: Final = "FINAZ_CLICKHOUSE_DSN"
+
 LOG_FILE: Final = "components.log"
 LOG_TAIL_BYTES: Final = 8192
 
@@ -63,6 +66,8 @@ class Plan:
     workers: int = 1
     worker_grace_seconds: float = 10.0
     """How long a worker may go on after SIGTERM, by its settings; it is not killed before it has handed back."""
+    stage: bool = False
+    """Whether published features are staged in an embedded ClickHouse, where the environment names no other."""
     quiet: bool = False
     """Whether components write to the file `LOG_FILE` in the folder instead of standard error."""
 
@@ -123,6 +128,8 @@ async def machine(plan: Plan, tell: Tell, stop: asyncio.Event | None = None) -> 
             "FINAZ_DATA_DIR": str(folder),
             "FINAZ_TOKENS_FILE": str(tokens_file),
         } | ({} if bootstrap is None else {"FINAZ_KAFKA_BOOTSTRAP": bootstrap})
+        if plan.stage and CLICKHOUSE not in environment:
+            environment |= _clickhouse(folder / "clickhouse", tell)
         output = stack.enter_context((folder / LOG_FILE).open("ab")).fileno() if plan.quiet else None
         patience = max(STOP_SECONDS_MAX, plan.worker_grace_seconds + HAND_BACK_SECONDS_MAX)
         components = _components(plan.workers, listener.fileno(), streams=bootstrap is not None)
@@ -157,6 +164,14 @@ async def _broker(folder: Path, stack: contextlib.AsyncExitStack, tell: Tell) ->
     await _kept(broker, "broker", stack, tell)
     tell("broker_ready", bootstrap=broker.bootstrap)
     return broker.bootstrap
+
+
+def _clickhouse(folder: Path, tell: Tell) -> dict[str, str]:
+    """The setting of an embedded ClickHouse in the folder, which the API opens when it first needs it; none where there is none."""
+    if find_spec("chdb") is None:
+        tell("clickhouse_absent", expected="pip install 'finaz-runtime[embedded]'")
+        return {}
+    return {CLICKHOUSE: f"chdb://{folder}"}
 
 
 async def _kept(server: Server, name: str, stack: contextlib.AsyncExitStack, tell: Tell) -> None:
@@ -212,6 +227,7 @@ def _components(workers: int, listener: int, *, streams: bool) -> list[Component
         finaz_component("api", "api", "--listener", str(listener), descriptors=(listener,)),
         finaz_component("projector", "projector"),
         finaz_component("manager", "manager"),
+        finaz_component("jobs", "jobs"),
         *([finaz_component("streams", "stream-server", "--label", "streams")] if streams else []),
         *(finaz_component(f"worker-{n + 1}", "worker", "--label", f"worker-{n + 1}") for n in range(workers)),
     ]
@@ -227,7 +243,6 @@ def _folder(plan: Plan, stack: contextlib.AsyncExitStack) -> Path:
     return made.resolve()
 
 
-        finaz_component("jobs", "jobs"),
 def _development_token(folder: Path, tokens_file: Path) -> str:
     """The token of the developer, the same as long as the folder lives; readable by this account only."""
     from api.auth import Scope, add_token, entry_of, load_tokens, mint_token

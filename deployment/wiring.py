@@ -84,6 +84,7 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
     from deployment.jobs_wiring import jobs
     from deployment.migrate import pending
     from deployment.purchase_wiring import purchases_of
+    from deployment.staging_wiring import staging_of
     from projections.checkpoints.postgres import CheckpointsReader
     from projections.discrepancies.postgres import DiscrepanciesReader
     from projections.quarantine.postgres import QuarantineReader
@@ -92,8 +93,8 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
     from services.adapters.manager_store import ManagerOperations
     from services.admission import Admissions
     from services.alerts import Alerts
-    from services.read_models import ReadModels
     from services.projection_operations import ProjectionOperations
+    from services.read_models import ReadModels
     from services.results import Results
     from services.run_listing import RunListing
     from services.runs import Runs
@@ -106,7 +107,7 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
         blobs = blob_store(settings)
         projections = Projections(log.pool)
         read_models = ReadModels(projections, log.pool)
-        with log.listener.waker(EVENTS) as wakeups:
+        with log.listener.waker(EVENTS) as wakeups, staging_of(settings, log) as staging:
             yield ApiParts(
                 log=log,
                 blobs=blobs,
@@ -115,17 +116,18 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
                 results=Results(blobs),
                 listing=RunListing(RunsReader(log.pool), projections),
                 alerts=Alerts(log, DiscrepanciesReader(log.pool), ManagerOperations(log.pool), projections),
-                stream_records=StreamRecords(log, Runs(log), CheckpointsReader(log.pool), QuarantineReader(log.pool)),
                 jobs=jobs(settings, log, blobs),
                 projection_operations=ProjectionOperations(projections, ManagerOperations(log.pool)),
+                stream_records=StreamRecords(log, Runs(log), CheckpointsReader(log.pool), QuarantineReader(log.pool)),
                 shop=Shop(purchases_of(settings, log), log.pool),
                 read_models=read_models,
+                staging=staging,
                 tokens=Tokens(path=settings.required_tokens_file()),
                 tail=LogTail(log, wakeups),
+                **inspection_parts(dsn, log),
                 metrics=Metrics(),
                 probes={
                     "database": database_probe(log),
-                **inspection_parts(dsn, log),
                     "migrations": migrations_probe(lambda: not pending(dsn)),
                     "projections": projections_probe(read_models),
                     **broker_probes(settings),
@@ -220,7 +222,7 @@ async def projection_runners(
     names = [name for name, projection in PROJECTIONS.items() if not projection.inline]
     runners = [runner(name) for name in _chosen(names, only)]
     async with AsyncExitStack() as stack:
-        _woken(stack, dsn, runners)
+        woken(stack, dsn, runners)
         yield runners
 
 
@@ -259,7 +261,7 @@ async def manager_runners(settings: Settings, only: tuple[str, ...], report: Rep
         ]
         if not only or RELAY in only:
             runners.append(notice_relay(settings, log, owner, report, stack))
-        _woken(stack, dsn, runners)
+        woken(stack, dsn, runners)
         yield runners
 
 
@@ -270,7 +272,7 @@ def _chosen(names: list[str], only: tuple[str, ...]) -> list[str]:
     return [name for name in names if not only or name in only]
 
 
-def _woken(stack: AsyncExitStack, dsn: str, runners: list["Runner"]) -> None:
+def woken(stack: AsyncExitStack, dsn: str, runners: list["Runner"]) -> None:
     """Wake the runners whenever the log grows, until the stack is closed."""
     listener = Listener(dsn, (EVENTS,))
     stack.callback(listener.close)

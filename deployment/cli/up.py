@@ -27,9 +27,9 @@ WORKERS_MAX: Final = 64
 def up(folder: Path | None, host: str | None, port: int | None, workers: int) -> None:
     """Start everything on this machine: database, broker, API, workers, projector.
 
-    Without FINAZ_POSTGRES_DSN an embedded PostgreSQL is started, without FINAZ_KAFKA_BOOTSTRAP an embedded broker. Prints where the
-    API listens and a development token when all is ready. A process that dies is started again. Ctrl-C or SIGTERM ends everything,
-    SIGKILL too.
+    Without FINAZ_POSTGRES_DSN an embedded PostgreSQL is started, without FINAZ_KAFKA_BOOTSTRAP an embedded broker; without
+    FINAZ_CLICKHOUSE_DSN the API stages published features in an embedded ClickHouse. Prints where the API listens and a development
+    token when all is ready. A process that dies is started again. Ctrl-C or SIGTERM ends everything, SIGKILL too.
     """
     from deployment.logs import set_up_logs
     from deployment.settings import child_environment, load_settings
@@ -53,6 +53,7 @@ def up(folder: Path | None, host: str | None, port: int | None, workers: int) ->
         port=settings.api_port if port is None else port,
         workers=workers,
         worker_grace_seconds=settings.worker_grace_seconds,
+        stage=True,
     )
     asyncio.run(_stay_up(plan))
 

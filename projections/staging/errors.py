@@ -7,7 +7,6 @@ class StagingOffError(RefusedError):
     """There is no ClickHouse in the settings, so nothing is staged."""
 
     code = "STAGING_OFF"
-    status = 501
 
 
 class StagingUnavailableError(InfrastructureError):

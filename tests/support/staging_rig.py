@@ -16,7 +16,7 @@ from projections.position import CopyRole, CopyState, Progress
 from projections.runner import Point, nowhere, run_once
 from projections.staging.clickhouse import START, FeatureValues, Place, StagedSlice
 from projections.staging.delivery import Stager
-from projections.staging.postgres import StagedAttempts, StagingSession
+from projections.staging.postgres import StagedAttempts, StagingRepairs, StagingSession
 from projections.staging.projection import MODEL, Delivery
 from services.ports import Append, NewEvent
 from services.store.application import Log
@@ -142,6 +142,12 @@ class Market:
                 )
             ]
         return sorted(rows, key=lambda row: (row[0], row[1].encode(), row[2], row[3]))
+
+    def restage_all(self) -> None:
+        """Put a fresh attempt in the place of every one that readers see, as repairs do."""
+        repairs = StagingRepairs(self.dsn, self.stager())
+        for attempt in self.attempts.visible(1000):
+            assert repairs.restage(attempt.delivery, attempt.generation, attempt)
 
     def stray_attempts(self) -> set[UUID]:
         """Attempts with rows in ClickHouse that readers don't see."""
