@@ -62,12 +62,16 @@ class SealFolder:
         """See `SealStore`."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._write(data, lambda temporary: os.link(temporary, self._path(number)))
+            self._write(data, lambda temporary: self._publish(temporary, number))
             self._write(b"%d\n" % number, lambda temporary: os.replace(temporary, self._folder / _NEWEST))
-        except FileExistsError:
-            raise SealTakenError("another process has written it", at=name_of(number), expected="the next") from None
         except OSError as error:
             raise _away(self._folder, error) from error
+
+    def _publish(self, temporary: str, number: int) -> None:
+        try:
+            os.link(temporary, self._path(number))
+        except FileExistsError:
+            raise SealTakenError("another process has written it", at=name_of(number), expected="the next") from None
 
     def _write(self, data: bytes, publish: Callable[[str], None]) -> None:
         """Write aside, flush, publish under the name, flush the name."""
