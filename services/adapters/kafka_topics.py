@@ -35,12 +35,14 @@ _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 _PASSING: Final = {
+    KafkaError._NOENT,
+    KafkaError._TRANSPORT,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
 }
-"""What a broker answers while partitions are moving or new: asked again a moment later, it knows better."""
+"""What is said while partitions are moving or new, or a connection is: asked again a moment later, it is known better."""
 
 
 class KafkaTopics:
