@@ -4,9 +4,10 @@ What must stay true: the batch is made of committed ticks and those of the last 
 else. Only the artifact is written here, and nothing names it before the append that publishes.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
-from domain.canonical import parse
+from domain.canonical import canonical, parse
 from domain.checkpoints.manifest import Manifest
 from domain.market.feature_batch import FORMAT, FeatureBatch
 from domain.market.flow import FlowSpec, parse_flow
@@ -20,6 +21,9 @@ from services.code_version import code_version
 from services.ports import BlobStore
 
 EMIT_FORMAT: Final = "FINAZ_STREAM_EMIT_V1"
+
+READ_FORMAT: Final = "FINAZ_STREAM_READ_V1"
+"""Of the document that a stream's result has as its last input: what was read of the topic, and what became of it."""
 
 
 def stored_flow(blobs: BlobStore, address: str) -> FlowSpec:
@@ -37,9 +41,23 @@ def final_batch(flow: FlowSpec, checkpoints: Checkpoints, manifest: Manifest | N
     return batch_of(flow, parts)
 
 
-def stored_results(blobs: BlobStore, batch: FeatureBatch, spec: RunSpec) -> tuple[ResultRef, ...]:
-    """Store the artifact; the references to its outputs. Raises `InfrastructureError`."""
+def read_document(topic: str, start_offsets: Mapping[str, int], cut: Cut) -> dict[str, Any]:
+    """What was read of the topic, from where to where, and what became of it: an input like a snapshot, by its address."""
+    return {
+        "format": READ_FORMAT,
+        "next_offsets": {str(partition): offset for partition, offset in sorted(cut.next_offsets.items())},
+        "start_offsets": dict(start_offsets),
+        "topic": topic,
+        "treatments": dict(cut.counts),
+    }
+
+
+def stored_results(
+    blobs: BlobStore, batch: FeatureBatch, spec: RunSpec, read: Mapping[str, Any]
+) -> tuple[ResultRef, ...]:
+    """Store the artifact and what was read; the references to the outputs. Raises `InfrastructureError`."""
     artifact = effects.store_blob(blobs, batch.encode())
+    inputs = ((spec.snapshot,) if spec.snapshot else ()) + (effects.store_blob(blobs, canonical(read)),)
     return tuple(
         ResultRef(
             output=output.name,
@@ -48,7 +66,7 @@ def stored_results(blobs: BlobStore, batch: FeatureBatch, spec: RunSpec) -> tupl
             rows=batch.rows(output.name),
             schema=FORMAT,
             flow=spec.flow,
-            inputs=(spec.snapshot,) if spec.snapshot else (),
+            inputs=inputs,
             code=code_version(),
         )
         for output in batch.schema

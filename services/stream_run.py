@@ -42,7 +42,7 @@ from services.stream_claim import Claimed, plan_of
 from services.stream_lease import LeaseKeeper, obsolete
 from services.stream_parts import StreamEnd, StreamOutcome
 from services.stream_pressure import PressureGauge
-from services.stream_results import final_batch, stored_flow, stored_results
+from services.stream_results import final_batch, read_document, stored_flow, stored_results
 from services.stream_session import Session, Tools
 from services.stream_source import Reading
 
@@ -231,7 +231,8 @@ class Ownership:
         cut = progress.cut()
         flow = stored_flow(tools.blobs, session.spec.flow)
         batch = final_batch(flow, tools.checkpoints, session.standing.manifest, cut)
-        results = session.patiently(lambda: stored_results(tools.blobs, batch, session.spec))
+        read = read_document(session.spec.topic, session.standing.journal.start_offsets, cut)
+        results = session.patiently(lambda: stored_results(tools.blobs, batch, session.spec, read))
         marks = session.standing.journal.marks
         ended = BoundedSourceEnded(
             run_id=session.run_id,
