@@ -8,16 +8,17 @@ rows as they were stand in the comparison's report; there is no old copy to go b
 are put right, or none.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from domain.errors import OverloadedError
 from projections.errors import NoOldCopyError
-from projections.folding import ReadModel, batch_of, fold
+from projections.folding import Folded, ReadModel, batch_of, fold
 from projections.postgres import InlineRows, LogSession
 from projections.rebuilding.comparing import COMPARE_SECONDS_MAX, difference
+from projections.rebuilding.pipeline import Pipeline
 from projections.rebuilding.postgres import (
     REBUILD_EVENTS_MAX,
     at_one_instant,
@@ -101,6 +102,8 @@ class InlineRebuild:
     def catch_up(self, pulse: Pulse, goal: Goal) -> int:
         """See `Rebuildable`. What is served is always at the end of the log."""
         mark = self._session.high_water_mark()
+        if mark - self._mark > REBUILD_EVENTS_MAX:
+            self._fold_far(pulse, mark)
         while self._mark < mark:
             with self._session.transaction():
                 self._fold_batch(mark)
@@ -144,6 +147,39 @@ class InlineRebuild:
         let_go(self._session)
 
     # ---------------------------------------------------------------- the steps' parts
+
+    def _fold_far(self, pulse: Pulse, mark: int) -> None:
+        """Fold up to the mark: read, fold and write at once. An event that goes wrong is for `_fold_batch` to name."""
+        session, rows = self._session, self._rows
+
+        def load(keys: Sequence[Any]) -> Mapping[Any, Any]:
+            with session.transaction() as cursor:
+                return rows.load(cursor, keys)
+
+        def write(position: int, folded: Folded[Any, Any]) -> None:
+            with session.transaction() as cursor:
+                if folded.rows:
+                    rows.save(cursor, folded.rows)
+                self._point(POSITION_COMMIT_BEFORE)
+            self._point(POSITION_COMMIT_AFTER)
+            self._mark = folded.up_to
+
+        pipeline: Pipeline[Any, Any] = Pipeline(
+            self._model,
+            self._ahead.read,
+            load,
+            write,
+            self._mark,
+            batch_events_max=REBUILD_EVENTS_MAX,
+            fresh=self._mark == 0,
+            one_connection=True,
+        )
+        try:
+            while pipeline.step(mark):
+                pulse.reached(pipeline.position, mark)
+            pipeline.flush()
+        finally:
+            pipeline.close()
 
     def _fold_batch(self, mark: int) -> None:
         """Fold one batch aside, in the caller's transaction."""

@@ -15,12 +15,14 @@ import msgspec
 
 from domain.errors import ProjectionStoppedError, RebuildRunningError, StaleFenceError, StoreUnavailableError
 from projections.errors import CodeVersionError, NoOldCopyError, PositionPassedError
-from projections.folding import ReadModel
+from projections.folding import Folded, ReadModel
 from projections.log import Failure, StoredEvent
 from projections.position import Copy, CopyRole
 from projections.postgres import LogSession, PostgresSession, RowStore
 from projections.rebuilding.ahead import ReadAhead
 from projections.rebuilding.comparing import COMPARE_SECONDS_MAX, difference
+from projections.rebuilding.loading import LoadingSession
+from projections.rebuilding.pipeline import Pipeline
 from projections.rebuilding.rebuildable import (
     COPY_ATTACH_AFTER,
     COPY_ATTACH_BEFORE,
@@ -38,7 +40,7 @@ from projections.rebuilding.rebuildable import (
     Pulse,
     Rebuilt,
 )
-from projections.runner import Point, nowhere, run_once
+from projections.runner import POSITION_COMMIT_AFTER, POSITION_COMMIT_BEFORE, Point, nowhere, run_once
 
 REBUILD_EVENTS_MAX: Final = 5000
 """Events folded into one transaction by a rebuild."""
@@ -96,6 +98,7 @@ class CopyRebuild:
         builder: Builder,
         point: Point = nowhere,
     ) -> None:
+        self._dsn = dsn
         self._model = model
         self._rows = rows
         self._builder = builder
@@ -137,6 +140,9 @@ class CopyRebuild:
         session = self._session
         while True:
             session.goal = self._served_position() if goal is Goal.SERVED else None
+            seen = session.look()
+            if seen.lag_events > REBUILD_EVENTS_MAX:
+                self._fold_far(pulse, seen)
             progress = run_once(session, self._model, REBUILD_EVENTS_MAX, self._point)
             if progress.failure is not None:
                 raise stopped(self.name, progress.failure)
@@ -211,6 +217,37 @@ class CopyRebuild:
         let_go(self._session)
 
     # ---------------------------------------------------------------- the steps' parts
+
+    def _fold_far(self, pulse: Pulse, seen: Copy) -> None:
+        """Fold up to the mark that was seen: read, fold and write at once. An event that goes wrong is for `run_once` to name."""
+        session, mark = self._session, seen.high_water_mark
+        loading = LoadingSession(self._dsn, self._model, self._rows, seen.generation)
+
+        def write(position: int, folded: Folded[Any, Any]) -> None:
+            here = msgspec.structs.replace(seen, position=position)
+            with session.moving(here):
+                if folded.rows:
+                    session.save(here, folded.rows)
+                session.move(here, folded.up_to, None)
+                self._point(POSITION_COMMIT_BEFORE)
+            self._point(POSITION_COMMIT_AFTER)
+
+        pipeline: Pipeline[Any, Any] = Pipeline(
+            self._model,
+            session.read,
+            loading.load,
+            write,
+            seen.position,
+            batch_events_max=REBUILD_EVENTS_MAX,
+            fresh=seen.position == 0,
+        )
+        try:
+            while pipeline.step(mark):
+                pulse.reached(pipeline.position, mark)
+            pipeline.flush()
+        finally:
+            pipeline.close()
+            loading.close()
 
     def _take_old(self) -> None:
         found = self._session.find("retired", self._given)
