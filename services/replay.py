@@ -3,12 +3,13 @@
 What must stay true: the log is the one that a REPLAY run of the same inputs makes and records. Nothing is written here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from domain.market.arrivals import ARRIVALS_MAX, ArrivalLog, arrival_log
-from domain.market.chunks import Rows, events_of, read_chunk
+from domain.market.arrivals import ARRIVALS_MAX, ArrivalLog, encoded_log
+from domain.market.chunks import Rows, encoded_events, events_of, read_chunk
 from domain.market.errors import RunTooLargeError
 from domain.market.faults import FaultKind, FaultSchedule, random_schedule
+from domain.market.records import MarketEvent
 from domain.market.snapshot import Manifest, parse_manifest
 from services.ports import BlobStore
 
@@ -21,8 +22,13 @@ def made_log(blobs: BlobStore, snapshot: str, as_of: int, schedule: FaultSchedul
     manifest = parse_manifest(blobs.get(snapshot))
     if manifest.rows > ARRIVALS_MAX:
         raise RunTooLargeError(f"{manifest.rows} records to replay", at=snapshot, expected=f"at most {ARRIVALS_MAX}")
-    events = (event for rows in _chunks(blobs, manifest) for event in events_of(rows, manifest.columns))
-    return arrival_log(events, as_of, schedule, snapshot)
+    return encoded_log(with_bytes(_chunks(blobs, manifest), manifest), as_of, schedule, snapshot)
+
+
+def with_bytes(parts: Iterable[Rows], manifest: Manifest) -> Iterator[tuple[MarketEvent, bytes]]:
+    """The events of chunks, each with its canonical bytes."""
+    for rows in parts:
+        yield from zip(events_of(rows, manifest.columns), encoded_events(rows), strict=True)
 
 
 def drawn_schedule(

@@ -5,21 +5,20 @@ the result that names them; a log that one run can't hold is a typed error, neve
 """
 
 from collections.abc import Callable, Iterable
-from itertools import chain
 from typing import Final
 
 from domain.canonical import canonical
-from domain.market.arrivals import ARRIVALS_MAX, ArrivalLog, arrival_log, log_lines
-from domain.market.chunks import Rows, events_of
+from domain.market.arrivals import ARRIVALS_MAX, PROGRESS_RECORDS, ArrivalLog, encoded_log, log_lines
+from domain.market.chunks import Rows
 from domain.market.errors import RunTooLargeError
 from domain.market.faults import FaultSchedule, schedule_body
 from domain.market.feature_batch import FORMAT
 from domain.market.pipeline import FlowPlan, check_inputs
-from domain.market.records import MarketEvent
 from domain.market.snapshot import Manifest
 from domain.stream.replayed import encode_report, replay_report, replayed
 from services.batch_parts import Border, Computed, Output, Tick
 from services.cas import BLOB_BYTES_MAX
+from services.replay import with_bytes
 
 WORK_PER_RECORD: Final = 50
 """How many records of a batch run one record of a replay weighs: it is made, encoded, hashed, read and judged one by one."""
@@ -73,12 +72,8 @@ class ReplayInputs:
                 f"{self._manifest.rows} records to replay", at=self._snapshot, expected=f"at most {ARRIVALS_MAX}"
             )
 
-        def of_part(rows: Rows) -> Iterable[MarketEvent]:
-            tick()
-            return events_of(rows, self._manifest.columns)
-
-        events = chain.from_iterable(map(of_part, self._parts()))
-        return arrival_log(events, self._as_of, self._schedule, self._snapshot)
+        events = with_bytes(self._parts(), self._manifest)
+        return encoded_log(events, self._as_of, self._schedule, self._snapshot, tick)
 
 
 def logged_bytes(log: ArrivalLog, as_of: int, schedule: FaultSchedule, snapshot: str, tick: Tick) -> bytes:
@@ -92,6 +87,6 @@ def logged_bytes(log: ArrivalLog, as_of: int, schedule: FaultSchedule, snapshot:
             raise RunTooLargeError(
                 "the arrival log is too long", at=snapshot, expected=f"at most {LOG_BYTES_MAX} bytes"
             )
-        if number % 1000 == 0:
+        if number % PROGRESS_RECORDS == 0:
             tick()
     return b"".join(parts)

@@ -9,7 +9,7 @@ is applied and says to which records. Pure: a crash leaves nothing.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from json.encoder import encode_basestring
 from typing import Any, Final
 
@@ -27,6 +27,11 @@ FORMAT: Final = "FINAZ_ARRIVALS_V1"
 ARRIVALS_MAX: Final = 1_000_000
 """Records of one arrival log, which is held in memory: some 1.2 GB where events have a handful of columns."""
 
+PROGRESS_RECORDS: Final = 1000
+"""Records between two signs of progress: some 50 ms."""
+
+Progress = Callable[[], None]
+
 EVENT: Final = "EVENT"
 """The kind of a record that is no announcement."""
 
@@ -34,6 +39,10 @@ _MICROS: Final = 1_000_000
 _MURMUR_SEED: Final = 0x9747B28C
 _MURMUR_M: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF
+
+
+def no_progress() -> None:
+    """Nobody waits for progress."""
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,26 +90,44 @@ class _Draft(msgspec.Struct, frozen=True):
     faults: tuple[Fault, ...]
 
 
-def arrival_log(events: Iterable[MarketEvent], as_of: int, schedule: FaultSchedule, snapshot: str) -> ArrivalLog:
+def arrival_log(
+    events: Iterable[MarketEvent],
+    as_of: int,
+    schedule: FaultSchedule,
+    snapshot: str,
+    progress: Progress = no_progress,
+) -> ArrivalLog:
     """The log of the events (in the order of their snapshot, whose address is `snapshot`) that were available at `as_of`.
 
-    Raises `ScheduleInvalidError` for a schedule that names an event that doesn't take part, `RunTooLargeError` for more records
-    than `ARRIVALS_MAX`.
+    `progress` is called now and then, and may raise to leave. Raises `ScheduleInvalidError` for a schedule that names an event that
+    doesn't take part, `RunTooLargeError` for more records than `ARRIVALS_MAX`.
     """
-    taking_part = [event for event in events if event.available_at <= as_of]
-    check_events(schedule, (event.event_id for event in taking_part))
+    return encoded_log(((event, encode_event(event)) for event in events), as_of, schedule, snapshot, progress)
+
+
+def encoded_log(
+    events: Iterable[tuple[MarketEvent, bytes]],
+    as_of: int,
+    schedule: FaultSchedule,
+    snapshot: str,
+    progress: Progress = no_progress,
+) -> ArrivalLog:
+    """As `arrival_log`, of events that come with their canonical bytes: whole chunks are encoded quicker at once."""
+    taking_part = [pair for pair in events if pair[0].available_at <= as_of]
+    check_events(schedule, (event.event_id for event, _ in taking_part))
     faults = schedule.by_event
-    first, last = _first_and_last(taking_part)
+    first, last = _first_and_last([event for event, _ in taking_part])
     drafts: list[_Draft] = []
     removed: dict[str, int] = {}
-    for place, event in enumerate(taking_part):
+    for place, (event, value) in enumerate(taking_part):
+        if place % PROGRESS_RECORDS == 0:
+            progress()
         mine = faults.get(event.event_id, ())
         if any(fault.kind is FaultKind.GAP for fault in mine):
             removed[event.event_id] = removed.get(event.event_id, 0) + 1
             continue
-        drafts += _drafted(
-            event, place, mine, is_first=place == first[event.event_id], is_last=place == last[event.event_id]
-        )
+        is_first, is_last = place == first[event.event_id], place == last[event.event_id]
+        drafts += _drafted(event, value, place, mine, is_first=is_first, is_last=is_last)
         if len(drafts) > ARRIVALS_MAX:
             expected = f"at most {ARRIVALS_MAX}"
             raise RunTooLargeError("too many arrivals", at=event.event_id, expected=expected)
@@ -111,13 +138,18 @@ def arrival_log(events: Iterable[MarketEvent], as_of: int, schedule: FaultSchedu
         for fault in draft.faults:
             touched.setdefault((fault.event, fault.kind), []).append(index)
     applied = tuple(_applied(fault, touched.get((fault.event, fault.kind), []), removed) for fault in schedule.faults)
-    return ArrivalLog(arrivals=arrivals, applied=applied, log_hash=log_hash(arrivals, as_of, schedule, snapshot))
+    hashed = log_hash(arrivals, as_of, schedule, snapshot, progress)
+    return ArrivalLog(arrivals=arrivals, applied=applied, log_hash=hashed)
 
 
-def log_hash(arrivals: Iterable[Arrival], as_of: int, schedule: FaultSchedule, snapshot: str) -> str:
+def log_hash(
+    arrivals: Iterable[Arrival], as_of: int, schedule: FaultSchedule, snapshot: str, progress: Progress = no_progress
+) -> str:
     """The content address of the log's canonical lines: a head that names its inputs, then a line per record."""
     digest = hashlib.sha256()
-    for line in log_lines(arrivals, as_of, schedule, snapshot):
+    for number, line in enumerate(log_lines(arrivals, as_of, schedule, snapshot)):
+        if number % PROGRESS_RECORDS == 0:
+            progress()
         digest.update(line)
     return "sha256:" + digest.hexdigest()
 
@@ -194,7 +226,7 @@ def _first_and_last(events: list[MarketEvent]) -> tuple[dict[str, int], dict[str
 
 
 def _drafted(
-    event: MarketEvent, place: int, faults: tuple[Fault, ...], *, is_first: bool, is_last: bool
+    event: MarketEvent, value: bytes, place: int, faults: tuple[Fault, ...], *, is_first: bool, is_last: bool
 ) -> list[_Draft]:
     """The records that one record of the snapshot becomes, faults applied in their order."""
     made: list[_Draft] = []
@@ -202,6 +234,7 @@ def _drafted(
     for fault in faults:
         if fault.kind is FaultKind.DELAY:
             event = _later(event, fault.parameters["seconds"])
+            value = encode_event(event)
             touched.append(fault)
     revised = [fault for fault in faults if fault.kind is FaultKind.REVISION and is_last]
     copies = [fault for fault in faults if fault.kind in (FaultKind.DUPLICATE, FaultKind.BURST) and is_first]
@@ -222,7 +255,6 @@ def _drafted(
             )
         )
         number += 1
-    value = encode_event(event)
     made.append(_event_draft(event, value, (place, number), tuple(touched)))
     for fault in copies:
         for _ in range(fault.parameters.get("copies", 2) - 1):

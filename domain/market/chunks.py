@@ -27,6 +27,7 @@ from domain.market.text_columns import (
     integer_texts,
     join_rows,
     json_escaped,
+    texts_of,
 )
 
 ENCODE_ROWS: Final = 8192
@@ -199,6 +200,14 @@ def events_of(rows: Rows, columns: Sequence[str]) -> Iterator[MarketEvent]:
             revision=revision,
             values={column: None if x != x else x for column, x in zip(columns, mine, strict=True)},
         )
+
+
+def encoded_events(rows: Rows) -> list[bytes]:
+    """The canonical bytes of each row, without a line end: `encode_event` of what `events_of` gives with all columns."""
+    columns = EventColumns(
+        texts_of(rows.ids), texts_of(rows.instruments), rows.event_times, rows.available_at, rows.revisions, rows.values
+    )
+    return encode_columns(columns).split(b"\n")[:-1]
 
 
 def rows_of(events: Sequence[MarketEvent], columns: Sequence[str]) -> Rows:

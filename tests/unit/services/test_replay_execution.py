@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from deployment.fixture_files import fixture_path
@@ -11,10 +12,11 @@ from domain.errors import BlobMissingError
 from domain.instants import parse_instant, to_micros
 from domain.market import arrivals as arrivals_module
 from domain.market.arrivals import arrival_document, arrival_log
-from domain.market.chunks import events_of, rows_of
+from domain.market.chunks import encoded_events, events_of, rows_of
 from domain.market.errors import ColumnUnknownError, RunTooLargeError, ScheduleInvalidError
 from domain.market.faults import NO_FAULTS, schedule_address, schedule_body
 from domain.market.flow import flow_body, parse_flow
+from domain.market.records import encode_event
 from domain.runs.messages import Mode, RunSpec
 from domain.stream.replayed import parse_report
 from services import replay_execution
@@ -177,6 +179,23 @@ def test_rows_are_the_events_that_they_were() -> None:
         {"close": 1.0, "open": None}
     ]
     assert [event.values for event in events_of(rows_of(made[:1], ()), ())] == [{}]
+
+
+def test_encoded_rows_are_their_events_bytes() -> None:
+    """By column, as one by one: the same bytes, so the same log."""
+    made = [*events(), msgspec.structs.replace(events()[0], event_id='"q"', instrument="größe", values={"close": None})]
+    rows = rows_of(made, ("close", "open"))
+    assert encoded_events(rows) == [encode_event(event) for event in events_of(rows, ("close", "open"))]
+    assert encoded_events(rows_of([], ("close",))) == []
+
+
+def test_making_a_log_shows_signs_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each of its stages, so that a long replay keeps its lease and can be left at any of them."""
+    monkeypatch.setattr(arrivals_module, "PROGRESS_RECORDS", 1)
+    told: list[int] = []
+    as_of = to_micros(parse_instant(AS_OF))
+    arrival_log(events(), as_of, NO_FAULTS, "sha256:" + "5" * 64, lambda: told.append(1))
+    assert len(told) == 18 + 19
 
 
 def test_lines_of_a_log_are_canonical() -> None:
