@@ -129,7 +129,7 @@ class _Handlers:
 async def _ask(name: str, probe: Probe) -> Check:
     try:
         async with asyncio.timeout(PROBE_SECONDS_MAX):
-            await probe()
+            detail = await probe()
     except TimeoutError:
         return Check(ok=False, detail=f"no answer within {PROBE_SECONDS_MAX:g} seconds")
     except StoreUnavailableError as error:
@@ -139,4 +139,4 @@ async def _ask(name: str, probe: Probe) -> Check:
     except Exception as error:
         _log.error("probe broke", probe=name, exc_info=error)
         return Check(ok=False, detail="DEFECT")
-    return Check(ok=True)
+    return Check(ok=True, detail=detail)

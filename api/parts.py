@@ -28,8 +28,8 @@ from services.stream_records import StreamRecords
 BODY_BYTES_MAX: Final = 1024 * 1024
 """Bytes of one submission, a sweep's included, unless the settings say otherwise."""
 
-Probe: TypeAlias = Callable[[], Awaitable[None]]
-"""One thing that readiness depends on: returns if it holds, raises a `FinazError` that says why not."""
+Probe: TypeAlias = Callable[[], Awaitable[str | None]]
+"""One thing that readiness depends on: returns if it holds (and a word on it, if any), raises a `FinazError` that says why not."""
 
 
 class ApiParts(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from deployment.settings import Settings
 from domain.errors import InputError
 
 if TYPE_CHECKING:
+    from api.parts import Probe
     from projections.projector import Projector
     from projections.runner import Report, Runner
     from services.staging import Staging
@@ -53,6 +54,17 @@ def staging_of(settings: Settings, log: "Log") -> Iterator["Staging"]:
     finally:
         if values is not None:
             values.close()
+
+
+def staging_probe(settings: Settings) -> "Probe":
+    """Says which process stages. Always ready: nothing else waits for staging."""
+    host = host_of(settings)
+    said = {None: "off", API: "embedded; this process stages", PROJECTOR: "a server; the projector stages"}[host]
+
+    async def probe() -> str:
+        return said
+
+    return probe
 
 
 @asynccontextmanager

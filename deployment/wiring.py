@@ -84,7 +84,7 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
     from deployment.jobs_wiring import jobs
     from deployment.migrate import pending
     from deployment.purchase_wiring import purchases_of
-    from deployment.staging_wiring import staging_of
+    from deployment.staging_wiring import staging_of, staging_probe
     from projections.checkpoints.postgres import CheckpointsReader
     from projections.discrepancies.postgres import DiscrepanciesReader
     from projections.quarantine.postgres import QuarantineReader
@@ -130,6 +130,7 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
                     "database": database_probe(log),
                     "migrations": migrations_probe(lambda: not pending(dsn)),
                     "projections": projections_probe(read_models),
+                    "staging": staging_probe(settings),
                     **broker_probes(settings),
                 },
                 version=version("finaz-runtime"),

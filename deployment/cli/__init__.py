@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "show": Place(_HERE + "shop:show", "Put shows on sale, see what can be had."),
     "purchase": Place(_HERE + "shop:purchase", "Buy seats, see how it goes, settle what the gateway left open."),
     "artifact": Place(_HERE + "artifacts:artifact", "Fetch what is stored under a content address."),
+    "staging": Place(_HERE + "staging:staging", "Read published features by run, instrument and time."),
     "log": Place(
         _HERE + "log:log", "Look at the log: streams, events, states, causes; search, follow, export, import."
     ),
