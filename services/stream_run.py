@@ -25,8 +25,10 @@ from domain.market.errors import StateInvalidError
 from domain.runs.aggregate import RunState
 from domain.runs.messages import EndIfDue, FailRun, PublishResults
 from domain.stream.errors import (
+    BrokerRefusedError,
     CheckpointInvalidError,
     PartitionsChangedError,
+    QuarantineFullError,
     RecoveryBlockedError,
     TopicMissingError,
 )
@@ -52,8 +54,10 @@ BLOCKING: Final = (
     PartitionsChangedError,
     RecoveryBlockedError,
     TopicMissingError,
+    BrokerRefusedError,
     CheckpointInvalidError,
     StateInvalidError,
+    QuarantineFullError,
 )
 """What stops a run without ending it: an operator may put right what is wrong, and the next owner goes on."""
 
