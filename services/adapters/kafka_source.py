@@ -75,6 +75,7 @@ class KafkaSource:
         self._pending: FinazError | None = None
         self._down_since: float | None = None
         self._looked_at = time.monotonic()
+        self._missed = False
         self.partitions = self._partitions_now()
         with typed_errors(topic):
             self._consumer: Consumer | None = Consumer({**settings, **READING, "error_cb": self._heard}, logger=LOG)
@@ -231,14 +232,23 @@ class KafkaSource:
             )
 
     def _look_at_partitions(self) -> None:
-        """Now and then, and not while the broker is known to be away; one that does not answer may be."""
+        """Now and then, and not while the broker is known to be away; one that does not answer may be.
+
+        A topic is taken for deleted at the second look in a row: a broker that has just started may not know it yet.
+        """
         now = time.monotonic()
-        if self._down_since is None and now - self._looked_at >= self._look_seconds:
-            self._looked_at = now
-            try:
-                self._check_partitions(PROBE_SECONDS_MAX)
-            except BrokerUnavailableError:
-                self._down_since = now
+        if self._down_since is not None or now - self._looked_at < self._look_seconds:
+            return
+        self._looked_at = now
+        try:
+            self._check_partitions(PROBE_SECONDS_MAX)
+            self._missed = False
+        except BrokerUnavailableError:
+            self._down_since = now
+        except TopicMissingError:
+            if self._missed:
+                raise
+            self._missed = True
 
     def _check_partitions(self, timeout_seconds: float | None = None) -> None:
         found = self._partitions_now(timeout_seconds)

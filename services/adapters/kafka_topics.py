@@ -19,6 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, b
     NewTopic,
     OffsetSpec,
     ResourceType,
+    TopicMetadata,
 )
 
 from domain.stream.errors import BrokerUnavailableError, TopicMissingError
@@ -59,7 +60,7 @@ class KafkaTopics:
         """Create a topic and return when each of its partitions has a leader."""
         topic = NewTopic(name, partitions, REPLICAS_OF_BROKER, config=dict(settings))
         self._done(name, lambda client: client.create_topics([topic], request_timeout=self._timeout)[name])
-        self._wait(name, lambda: self.partitions_of(name) == partitions)
+        self._wait(name, lambda: self._led(name) == partitions)
 
     def describe(self, name: str) -> TopicDescription | None:
         """The topic as it is now, or None if there is none."""
@@ -87,7 +88,7 @@ class KafkaTopics:
             raise TopicMissingError("there is no such topic", at=name, expected="a topic that was created")
         wanted = [NewPartitions(name, total)]
         self._done(name, lambda client: client.create_partitions(wanted, request_timeout=self._timeout)[name])
-        self._wait(name, lambda: self.partitions_of(name) == total)
+        self._wait(name, lambda: self._led(name) == total)
 
     def reach(self, timeout_seconds: float | None = None) -> ClusterMetadata:
         """Return, with the list of topics, if the broker answers in time. Raises `BrokerUnavailableError`."""
@@ -95,11 +96,20 @@ class KafkaTopics:
             return self._admin().list_topics(timeout=timeout_seconds or self._timeout)
 
     def partitions_of(self, name: str, timeout_seconds: float | None = None) -> int | None:
-        """How many partitions with a leader the topic has; None if it does not exist. Raises `BrokerUnavailableError`."""
+        """How many partitions the topic has, led or not; None if it does not exist. Raises `BrokerUnavailableError`."""
+        topic = self._listed(name, timeout_seconds)
+        return None if topic is None else len(topic.partitions)
+
+    def _led(self, name: str) -> int:
+        """How many partitions of the topic have a leader, and so can be written and read."""
+        topic = self._listed(name)
+        return 0 if topic is None else sum(partition.leader >= 0 for partition in topic.partitions.values())
+
+    def _listed(self, name: str, timeout_seconds: float | None = None) -> TopicMetadata | None:
         topic = self.reach(timeout_seconds).topics.get(name)
-        if topic is None or topic.error is not None:
+        if topic is None or (topic.error is not None and topic.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART):
             return None
-        return sum(partition.leader >= 0 for partition in topic.partitions.values())
+        return topic
 
     def marks(self, name: str, partitions: int) -> Mapping[int, Marks]:
         """The marks of partitions 0 to `partitions` - 1; `high` is the end of what is committed.
