@@ -26,7 +26,10 @@ BENCHMARKS: Final[Mapping[str, str]] = MappingProxyType(
         "growth": "deployment.bench.growth",
         "ops": "deployment.bench.ops",
         "imports": "deployment.bench.imports",
+        "projections": "deployment.bench.projections",
         "replay": "deployment.bench.replay",
+        "audit": "deployment.bench.audit",
+        "inspection": "deployment.bench.inspection",
     }
 )
 

@@ -27,6 +27,9 @@ class RowsCheck:
         self._expected: dict[Any, Any] = {}
         self._apply = projection.model.apply
         self._each = projection.model.each
+        self._key_of = projection.model.key_of
+        self._parts = projection.model.parts
+        self._whole = part.count == 1
         self.categories = frozenset(projection.model.categories)
         self.served = 0
         self.expected = 0
@@ -43,17 +46,19 @@ class RowsCheck:
 
     def event(self, recorded: Recorded) -> None:
         """The next event of one of its categories, at or before its position."""
-        for key, part in self._each(recorded):
-            if self._part.has(_text(key)):
-                self._event_of_row(key, part)
-
-    def _event_of_row(self, key: Any, recorded: Recorded) -> None:
         try:
-            self._expected[key] = self._apply(self._expected.get(key), recorded)
+            if self._parts is None:
+                key = self._key_of(recorded.event)
+                if key is not None and (self._whole or self._part.has(_text(key))):
+                    self._expected[key] = self._apply(self._expected.get(key), recorded)
+                return
+            for key, part in self._each(recorded):
+                if self._part.has(_text(key)):
+                    self._expected[key] = self._apply(self._expected.get(key), part)
         except Exception as error:  # whatever a model raises: its copy cannot have passed here
             self._findings.add(
                 FindingKind.EVENT_INAPPLICABLE,
-                f"{self.name} {_text(key)}",
+                f"{self.name} {recorded.stream}",
                 "an event that it can apply, or a copy that has stopped before it",
                 f"{recorded.event.topic}: {error}",
                 position=recorded.position,
@@ -85,17 +90,16 @@ class RowsCheck:
             if self._part.index == 0:
                 self._findings.add(FindingKind.ROW_UNREADABLE, self.name, "a row of its form", f"{document} ({error})")
             return
-        if not self._part.has(_text(key)):
+        if not self._whole and not self._part.has(_text(key)):
             return
         self.served += 1
         folded = self._expected.pop(key, None)
-        subject = f"{self.name} {_text(key)}"
         if folded is None:
-            self._findings.add(FindingKind.ROW_EXTRA, subject, "no row", _shown(row))
+            self._findings.add(FindingKind.ROW_EXTRA, f"{self.name} {_text(key)}", "no row", _shown(row))
             return
         expected = self._rows.row_of(folded)
         if expected != row:
-            self._different(subject, expected, row)
+            self._different(f"{self.name} {_text(key)}", expected, row)
 
     def _different(self, subject: str, expected: Any, row: Any) -> None:
         before, after = msgspec.to_builtins(expected), msgspec.to_builtins(row)
