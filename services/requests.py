@@ -184,6 +184,10 @@ def _check_mode(body: RunBody, given: dict[str, Any]) -> None:
             at="$.as_of" if body.snapshot else "$.snapshot",
             expected="both of them, or neither",
         )
+    if body.continues and body.bounded:
+        raise BodyInvalidError(
+            "a run that goes on behind another has no marks to end at", at="$.bounded", expected="false"
+        )
     if body.continues and RUN_ID.match(body.continues) is None:
         raise BodyInvalidError(f"{body.continues[:80]!r} is no run", at="$.continues", expected="a BATCH run's run_id")
 

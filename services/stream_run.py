@@ -22,6 +22,7 @@ from domain.errors import (
     VersionConflictError,
 )
 from domain.market.errors import StateInvalidError
+from domain.market.flow import FlowSpec
 from domain.runs.aggregate import RunState
 from domain.runs.messages import EndIfDue, FailRun, PublishResults
 from domain.stream.errors import (
@@ -40,6 +41,7 @@ from domain.stream.worker_core import StreamCore
 from services.batch_run import described_error
 from services.checkpoints import Restored
 from services.runs import PublishedResult, published
+from services.stream_behind import begin_behind, check_continued
 from services.stream_claim import Claimed, plan_of
 from services.stream_lease import LeaseKeeper, obsolete
 from services.stream_parts import StreamEnd, StreamOutcome
@@ -135,6 +137,8 @@ class Ownership:
         progress = Progress(core, start, restored.next_offsets or start, marks)
         epoch = session.standing.checkpoint.epoch
         session.say("stream.restored", epoch=epoch, records=_records(progress), **facts, **_offsets(progress))
+        if session.spec.continues and not session.standing.committed:
+            self._continue(progress, flow)
         self._retry(progress, omitted_now(journal))
         reading.assign(progress.next_offsets)
         session.say("stream.reading", epoch=epoch)
@@ -142,15 +146,27 @@ class Ownership:
         gauge.measure(0, delivered=True)
         return self._loop(progress, reading, gauge)
 
+    def _continue(self, progress: Progress, flow: FlowSpec) -> None:
+        """Begin behind a batch, and commit that before the first record."""
+        begin_behind(self._tools.log, self._tools.blobs, self._session.spec.continues, flow, progress)
+        cut = progress.cut()
+        check_continued(self._tools.log, self._session.spec.continues, flow, cut)
+        self._session.commit(cut)
+        self._keeper.tick()
+
     def _open(self, reading: Reading) -> None:
-        """The source is opened for the first time: capture where it begins, and where a bounded run ends, before any record."""
+        """The source is opened for the first time: capture where it begins, and where a bounded run ends, before any record.
+
+        Behind a batch it begins at the high-water marks: what is there already was the batch's.
+        """
         session = self._session
         marks = reading.marks()
+        behind = bool(session.spec.continues)
         opened = SourceOpened(
             run_id=session.run_id,
             source=session.spec.topic,
             partitions=reading.partitions,
-            start_offsets={str(partition): mark.low for partition, mark in sorted(marks.items())},
+            start_offsets={str(p): mark.high if behind else mark.low for p, mark in sorted(marks.items())},
             marks={str(p): mark.high for p, mark in sorted(marks.items())} if session.spec.bounded else None,
             owner=self._tools.claimant.owner,
             token=session.token,

@@ -35,15 +35,23 @@ class PartitionWatermark:
     def see(self, event_time: int) -> None:
         """A readable event of this time came in."""
         self.idle = False
-        self._seen = max(self._seen, event_time)
-        self._expire_gaps()
-        self._advance()
+        if event_time > self._seen:
+            self._seen = event_time
+        if self._gaps:
+            self._expire_gaps()
+            self._advance()
+        elif self._seen - self._lateness > self.at:
+            self.at = self._seen - self._lateness
 
     def confirm_idle(self, instant: int | None) -> None:
         """The source says that there is nothing before `instant` any more (None: it only says that it is idle)."""
         self.idle = True
         if instant is not None and not self._gaps:
             self.at = max(self.at, instant)
+
+    def close_before(self, instant: int) -> None:
+        """What is before the instant is past, whatever was seen of this partition."""
+        self.at = max(self.at, instant)
 
     def end(self) -> None:
         """There will be nothing more."""

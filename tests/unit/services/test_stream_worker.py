@@ -769,3 +769,106 @@ def test_progress_keeps_the_lease_and_a_standstill_does_not(thirteen: StreamRig)
     thirteen.happenings.wait_for("stream.renewed", renewed + 1)
     stop.set()
     thread.join(20)
+
+
+# ------------------------------------------------------------------------------------------------ behind a batch
+
+
+def batch_run(rig: StreamRig, rows: int) -> str:
+    """A BATCH run over the first events of the fixture that has published; its id."""
+    from domain.canonical import parse
+    from domain.instants import parse_instant
+    from domain.market.flow import flow_address
+    from domain.market.pipeline import execute
+    from domain.market.snapshot import parse_manifest
+    from domain.runs.messages import ResultRef, RunStarted, RunSucceeded
+    from tests.support.fixture_market import AS_OF, store_snapshot
+
+    snapshot = store_snapshot(rig.blobs, rows)
+    run_id = rig.request(mode=Mode.BATCH, snapshot=snapshot, as_of=parse_instant(AS_OF), topic="")
+    manifest = parse_manifest(rig.blobs.get(snapshot))
+    chunks = [rig.blobs.get(ref.address) for ref in manifest.chunks]
+    batch = execute(rig.flow, manifest, chunks, 2**60)
+    assert parse(rig.blobs.get(snapshot))
+    result = ResultRef(
+        output="ema",
+        artifact=rig.blobs.put(batch.encode()),
+        values_hash=batch.values_hash("ema"),
+        rows=rows,
+        schema="FEATURE_BATCH_V1",
+        flow=flow_address(rig.flow),
+        inputs=(snapshot,),
+    )
+    events = (
+        RunStarted(run_id=run_id, owner="b", token=1, attempt=1),
+        ResultPublished(run_id=run_id, token=1, result=result),
+        RunSucceeded(run_id=run_id, token=1),
+    )
+    stream = run_stream(run_id)
+    news = tuple(NewEvent(stream, version, event, uuid4()) for version, event in enumerate(events, 2))
+    rig.log.append_blocking(Append(events=news))
+    return run_id
+
+
+@pytest.mark.parametrize("crash", [None, "stream.opened", "stream.reading", "stream.committed"])
+def test_a_stream_goes_on_behind_a_batch(rig: StreamRig, crash: str | None) -> None:
+    """It opens at the marks, knows what the batch took, and its result is that of a batch over both; whatever crashes."""
+    from domain.market.records import encode_event
+    from tests.support.fixture_market import events
+
+    arrivals = [event for event in events() if event.instrument == "fixture.fx-0"]
+
+    def publish(*numbers: int) -> None:
+        for number in numbers:
+            topic(rig).append(TOPIC, 3, b"fixture.fx-0", encode_event(arrivals[number]), {})
+
+    topic(rig).create(TOPIC, 4, {})
+    publish(0, 1, 2, 3)
+    run_id = rig.request(bounded=False, continues=batch_run(rig, 4))
+
+    def on(event: StreamEvent) -> None:
+        if event.name == "stream.reading":
+            publish(3, 4, 1, 5)
+            kind = {HEADER_KIND: Announcement.END_OF_BOUNDED_SOURCE.value.encode()}
+            for partition in range(4):
+                topic(rig).append(TOPIC, partition, b"fixture.fx-0", None, kind)
+            rig.happenings.on = lambda event: None
+
+    if crash is not None:
+        with crashing(rig, crash):
+            rig.work(run_id)
+        expire(rig)
+    rig.happenings.on = on
+    rig.work(run_id)
+    golden(rig, run_id, {"consumed": 2, "duplicates_skipped": 2, "omitted": 4}, token=1 if crash is None else 2)
+    assert [event.start_offsets["3"] for event in rig.of(run_id, SourceOpened)] == [4]
+
+
+def test_an_event_at_or_before_the_batchs_last_tick_is_late(rig: StreamRig) -> None:
+    """One that the batch never saw, too: what was published is not rewritten."""
+    from domain.market.records import MarketEvent, encode_event
+    from tests.support.fixture_market import START
+
+    topic(rig).create(TOPIC, 4, {})
+    run_id = rig.request(bounded=False, continues=batch_run(rig, 4))
+
+    def on(event: StreamEvent) -> None:
+        if event.name == "stream.reading":
+            for name, minute in (("new.1", 1), ("new.3", 3), ("new.4", 4)):
+                made = MarketEvent(
+                    event_id=name,
+                    instrument="fixture.fx-0",
+                    event_time=START + minute * 60_000_000,
+                    available_at=START + minute * 60_000_000,
+                    revision=0,
+                    values={"close": 7.0},
+                )
+                topic(rig).append(TOPIC, 3, b"fixture.fx-0", encode_event(made), {})
+            kind = {HEADER_KIND: Announcement.END_OF_BOUNDED_SOURCE.value.encode()}
+            for partition in range(4):
+                topic(rig).append(TOPIC, partition, b"fixture.fx-0", None, kind)
+
+    rig.happenings.on = on
+    rig.work(run_id)
+    assert rig.counts(run_id) == {"consumed": 1, "late": 2, "omitted": 4}
+    assert rig.batch(run_id).values("ema") == [None, None, 2.0, 3.0, 5.0]
