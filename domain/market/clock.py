@@ -89,18 +89,18 @@ class Clock:
 
         Raises `ClockOrderError` if its place has been released: judging lateness is the caller's part.
         """
-        key = self._key(event.event_time, event.event_id)
+        time, event_id = event.event_time, event.event_id
+        key = (time // self._length, "") if self._length else (time, event_id)
         if self._passed is not None and key <= self._passed:
             raise ClockOrderError("the event's place has been released", at=event.event_id, expected="a later event")
-        entry = (
-            event.event_time,
-            event.event_id,
-            event.revision,
-            tuple(event.values.get(column) for column in self._columns),
-        )
+        get = event.values.get
+        entry = (time, event_id, event.revision, tuple([get(column) for column in self._columns]))
         held = self._pending.get(key)
         if held is None:
-            insort(self._order, key)
+            if self._order and key < self._order[-1]:
+                insort(self._order, key)
+            else:
+                self._order.append(key)
         elif entry[:3] <= held[:3]:
             return
         self._pending[key] = entry

@@ -5,26 +5,38 @@ each record and not at some sweep, so that no interleaving of partitions and no 
 comes later still is late, not new. Pure.
 """
 
+import hashlib
 import heapq
 from typing import Any, Final
 
 import msgspec
 
-from domain.canonical import address_of
 from domain.market.errors import StateInvalidError
-from domain.market.records import MarketEvent, event_document
+from domain.market.records import MarketEvent
 
 LOADS_MAX: Final = 1000
 """Publications whose last index is remembered per partition; copies of older ones are found by their identity."""
 
+CONTENT_BYTES: Final = 12
+"""Bytes of the digest of a content: a million million copies would have to be forged to meet another's."""
 
-class Seen(msgspec.Struct, frozen=True, array_like=True):
-    """What is known of an event: its instrument and time, which never change, and its highest revision with its content."""
+
+class Seen(msgspec.Struct, array_like=True):
+    """What is known of an event: its instrument and time, which never change, and its highest revision with its content.
+
+    The content is the values themselves until it is asked for: most events are seen once.
+    """
 
     instrument: str
     event_time: int
     revision: int
-    content: str
+    content: str | dict[str, float | None]
+
+    def settled(self) -> str:
+        """The content as it stands in a state."""
+        if not isinstance(self.content, str):
+            self.content = _content_of(self.content)
+        return self.content
 
 
 class Identities:
@@ -42,14 +54,17 @@ class Identities:
 
     def find(self, event_id: str, watermark: int) -> Seen | None:
         """What is known of the event at this watermark; None for one that is new or forgotten."""
-        self._forget(watermark)
+        by_time, limit = self._by_time, watermark - self._horizon
+        while by_time and by_time[0][0] < limit:
+            del self._seen[heapq.heappop(by_time)[1]]
         return self._seen.get(event_id)
 
     def add(self, event: MarketEvent) -> None:
         """Remember the event at its revision."""
-        if event.event_id not in self._seen:
-            heapq.heappush(self._by_time, (event.event_time, event.event_id))
-        self._seen[event.event_id] = Seen(event.instrument, event.event_time, event.revision, content_of(event))
+        event_id, time = event.event_id, event.event_time
+        if event_id not in self._seen:
+            heapq.heappush(self._by_time, (time, event_id))
+        self._seen[event_id] = Seen(event.instrument, time, event.revision, event.values)
 
     def is_repeated(self, load: tuple[str, int]) -> bool:
         """Whether (load id, index) was seen before: within a partition, a load's indices only grow."""
@@ -64,8 +79,10 @@ class Identities:
 
     def state_document(self) -> dict[str, Any]:
         """All of it as JSON: identities by (time, id), loads in the order in which they were last heard of."""
-        ordered = sorted((seen.event_time, event_id) for event_id, seen in self._seen.items())
-        known = [[event_id, *msgspec.structs.astuple(self._seen[event_id])] for _, event_id in ordered]
+        known = []
+        for time, event_id in sorted(self._by_time):
+            seen = self._seen[event_id]
+            known.append([event_id, seen.instrument, time, seen.revision, seen.settled()])
         return {"events": known, "loads": [[load, index] for load, index in self._loads.items()]}
 
     def restore(self, document: Any) -> None:
@@ -73,7 +90,7 @@ class Identities:
         try:
             seen = {row[0]: msgspec.convert(row[1:], Seen, strict=True) for row in _rows(document["events"], 5)}
             loads = dict(_rows(document["loads"], 2))
-            if not all(type(name) is str for name in (*seen, *loads)):
+            if not all(type(name) is str for name in (*seen, *loads, *(known.content for known in seen.values()))):
                 raise ValueError
             if not all(type(index) is int for index in loads.values()):
                 raise ValueError
@@ -82,16 +99,18 @@ class Identities:
         self._seen, self._loads = seen, loads
         self._by_time = sorted((known.event_time, event_id) for event_id, known in seen.items())
 
-    def _forget(self, watermark: int) -> None:
-        while self._by_time and self._by_time[0][0] < watermark - self._horizon:
-            del self._seen[heapq.heappop(self._by_time)[1]]
+
+def differs(seen: Seen, event: MarketEvent) -> bool:
+    """Whether an event of a known identity and revision says something else; when either arrived does not matter."""
+    known = seen.content
+    if isinstance(known, str):
+        return _content_of(event.values) != known
+    return known.keys() != event.values.keys() or repr(known) != repr(event.values)
 
 
-def content_of(event: MarketEvent) -> str:
-    """The address of what two records of one identity must share to be copies; not when they arrived."""
-    document = event_document(event)
-    del document["available_at"]
-    return address_of(document)
+def _content_of(values: dict[str, float | None]) -> str:
+    """A digest of what copies must share beside their identity: the value columns, which stand sorted, each to the bit."""
+    return hashlib.blake2b(repr(values).encode("utf-8"), digest_size=CONTENT_BYTES).hexdigest()
 
 
 def _rows(value: Any, width: int) -> list[list[Any]]:

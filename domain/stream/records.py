@@ -6,6 +6,7 @@ be read says why (`UnreadableError.detail`), and the caller sets it aside. Pure.
 
 from collections.abc import Mapping
 from enum import Enum
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 from domain.errors import FinazError, InstantInvalidError
 from domain.instants import parse_instant, to_micros
 from domain.market.arrivals import partition_of
+from domain.market.record_reader import quick_event
 from domain.market.records import MarketEvent, parse_event
 
 HEADER_KIND: Final = "kind"
@@ -23,6 +25,9 @@ HEADER_INSTANT: Final = "instant"
 """Names of headers; values are UTF-8 text. `instant` is RFC 3339: where a watermark rises to, or a gap's deadline."""
 
 INDEX_MAX: Final = 2**63 - 1
+
+KEYS_MAX: Final = 65_536
+"""Keys whose partitions are remembered."""
 
 
 class Announcement(Enum):
@@ -82,22 +87,34 @@ class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
             return None
 
 
+home: Final = lru_cache(maxsize=KEYS_MAX)(partition_of)
+"""The partition of a key, remembered: it is asked for with every record."""
+
+
 def readable_event(record: StreamRecord, partitions: int, beyond_micros: int) -> MarketEvent:
     """The event of a record that has a value. Raises `UnreadableError` saying what is wrong with it.
 
     Wrong is: a value that is no market record, another instrument than the key's, a record outside its key's partition, and an
     event_time more than `beyond_micros` after available_at.
     """
-    at = f"partition {record.partition}, offset {record.offset}"
+    assert record.value is not None
+    event = quick_event(record.value) or _slowly(record)
+    if record.key != event.instrument.encode("utf-8"):
+        raise UnreadableError("key and value name different instruments", at=_place(record))
+    if home(record.key, partitions) != record.partition:
+        raise UnreadableError("the record is outside its key's partition", at=_place(record))
+    if event.event_time > event.available_at + beyond_micros:
+        raise UnreadableError("the event is later than it can have been available", at=_place(record))
+    return event
+
+
+def _slowly(record: StreamRecord) -> MarketEvent:
     assert record.value is not None
     try:
-        event = parse_event(record.value, at=at)
+        return parse_event(record.value, at=_place(record))
     except FinazError as error:
-        raise UnreadableError(str(error), at=at) from None
-    if record.key != event.instrument.encode("utf-8"):
-        raise UnreadableError("key and value name different instruments", at=at)
-    if partition_of(record.key, partitions) != record.partition:
-        raise UnreadableError("the record is outside its key's partition", at=at)
-    if event.event_time > event.available_at + beyond_micros:
-        raise UnreadableError("the event is later than it can have been available", at=at)
-    return event
+        raise UnreadableError(str(error), at=_place(record)) from None
+
+
+def _place(record: StreamRecord) -> str:
+    return f"partition {record.partition}, offset {record.offset}"

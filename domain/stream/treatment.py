@@ -24,6 +24,9 @@ class Treatment(Enum):
     ABSENT = "absent"
     """The log holds no record at this offset: a transaction's marker, or compaction."""
 
+    __hash__ = object.__hash__
+    """Members are single objects; Enum's own hashes the name anew, in Python, several times a record."""
+
 
 ACCEPTED: Final = frozenset({Treatment.CONSUMED, Treatment.REVISED})
 """Treatments whose events take part in the values."""

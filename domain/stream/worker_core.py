@@ -19,7 +19,7 @@ from domain.market.errors import StateInvalidError
 from domain.market.flow import FlowSpec, flow_address
 from domain.market.lanes import Lane, LaneValues, lanes_of
 from domain.market.records import MarketEvent
-from domain.stream.identities import Identities, content_of
+from domain.stream.identities import Identities, differs
 from domain.stream.records import Announcement, StreamRecord, UnreadableError, readable_event
 from domain.stream.treatment import ACCEPTED as ACCEPTED
 from domain.stream.treatment import Treated as Treated
@@ -28,6 +28,9 @@ from domain.stream.watermark import PartitionWatermark
 
 STATE_SCHEMA: Final = "FINAZ_STREAM_STATE_V2"
 """V2 counts absent offsets; a state of V1 was never committed anywhere."""
+
+RELEASE_RECORDS_MAX: Final = 4096
+"""Records after which ticks are released at the latest: a release costs about as much as some records, however few its ticks."""
 
 
 class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,10 +58,12 @@ class StreamCore:
         self._watermarks = [PartitionWatermark(limits.lateness_micros) for _ in range(partitions)]
         self._identities = [Identities(limits.horizon_micros) for _ in range(partitions)]
         self._lanes = {plan.instrument: Lane(plan) for plan in lanes_of(flow)}
+        self._keys = frozenset(instrument.encode("utf-8") for instrument in self._lanes)
         self._of_partition: list[list[Lane]] = [[] for _ in range(partitions)]
         for instrument, lane in self._lanes.items():
             self._of_partition[partition_of(instrument.encode("utf-8"), partitions)].append(lane)
         self._released: dict[str, list[LaneValues]] = {instrument: [] for instrument in self._lanes}
+        self._unreleased = 0
 
     @property
     def watermarks(self) -> tuple[int, ...]:
@@ -72,14 +77,17 @@ class StreamCore:
 
     @property
     def buffered(self) -> int:
-        """Events accepted and not yet released."""
+        """Events accepted that the watermarks do not let go yet."""
+        self.release()
         return sum(len(lane) for lane in self._lanes.values())
 
     def process(self, record: StreamRecord) -> Treated:
         """Treat one record, which stands at an offset that was not treated before."""
         treated = self._treat(record, retried=False)
         self.counts[treated.treatment] += 1
-        self._release(record.partition)
+        self._unreleased += 1
+        if self._unreleased >= RELEASE_RECORDS_MAX:
+            self.release()
         return treated
 
     def retry(self, record: StreamRecord) -> Treated:
@@ -88,14 +96,33 @@ class StreamCore:
         treated = self._treat(record, retried=True)
         self.counts[Treatment.OMITTED] -= 1
         self.counts[treated.treatment] += 1
-        self._release(record.partition)
         return treated
+
+    def release(self) -> None:
+        """Compute the ticks that the watermarks let go. When it is done changes no value, only when it is known."""
+        self._unreleased = 0
+        for mark, lanes in zip(self._watermarks, self._of_partition, strict=True):
+            for lane in lanes:
+                if len(lane):
+                    self._keep(lane.plan.instrument, lane.release(mark.at))
 
     def skip(self, partition: int, count: int) -> None:
         """Count offsets of a partition at which the log holds no record; they move nothing."""
         assert count > 0, "nothing is skipped"
         assert 0 <= partition < self.partitions, "a partition of another topic"
         self.counts[Treatment.ABSENT] += count
+
+    def continue_behind(self, taken: Sequence[MarketEvent], watermark: int) -> None:
+        """Begin where a batch over these events (in clock order) ended: its ticks released, its past closed before `watermark`."""
+        for event in taken:
+            self._lanes[event.instrument].accept(event)
+            partition = partition_of(event.instrument.encode("utf-8"), self.partitions)
+            if event.event_time >= watermark - self._limits.horizon_micros:
+                self._identities[partition].add(event)
+        for instrument, lane in self._lanes.items():
+            self._keep(instrument, lane.finish())
+        for mark in self._watermarks:
+            mark.close_before(watermark)
 
     def finish(self) -> None:
         """The bounded source has ended in all partitions: release the rest."""
@@ -105,7 +132,8 @@ class StreamCore:
             self._keep(instrument, lane.finish())
 
     def drain(self) -> dict[str, tuple[LaneValues, ...]]:
-        """The ticks released since the last time, by instrument, in clock order."""
+        """The ticks released up to now and not drained yet, by instrument, in clock order."""
+        self.release()
         drained = {instrument: tuple(parts) for instrument, parts in self._released.items() if parts}
         self._released = {instrument: [] for instrument in self._lanes}
         return drained
@@ -113,7 +141,7 @@ class StreamCore:
     # ---------------------------------------------------------------- treatments, in the order of the table
 
     def _treat(self, record: StreamRecord, retried: bool) -> Treated:
-        if record.key is not None and record.instrument is not None and record.instrument not in self._lanes:
+        if record.key not in self._keys and record.instrument is not None:
             return self._filtered(record)
         if record.value is None:
             self._announced(record)
@@ -141,7 +169,7 @@ class StreamCore:
         mark, identities = self._watermarks[record.partition], self._identities[record.partition]
         before = mark.at
         known = identities.find(event.event_id, before)
-        if known is not None and (known.instrument, known.event_time) != (event.instrument, event.event_time):
+        if known is not None and (known.instrument != event.instrument or known.event_time != event.event_time):
             detail = "the event is known with another instrument or event_time"
             return _treated(record, Treatment.OMITTED, detail=detail)
         load = None if retried else record.load
@@ -150,8 +178,8 @@ class StreamCore:
                 return _treated(record, Treatment.DUPLICATE, event)
             identities.add_load(load)
         if known is not None and event.revision <= known.revision:
-            differs = event.revision == known.revision and content_of(event) != known.content
-            return _treated(record, Treatment.DUPLICATE, event, alert=differs)
+            alert = event.revision == known.revision and differs(known, event)
+            return _treated(record, Treatment.DUPLICATE, event, alert=alert)
         mark.see(event.event_time)
         if event.event_time < before or mark.ended:  # after its end a partition's rest is released
             return _treated(record, Treatment.LATE, event)
@@ -172,12 +200,6 @@ class StreamCore:
                 mark.open_gap(instrument, record.instant)
             case Announcement.GAP_CLOSED:
                 mark.close_gap(instrument)
-
-    def _release(self, partition: int) -> None:
-        mark = self._watermarks[partition].at
-        for lane in self._of_partition[partition]:
-            if len(lane):
-                self._keep(lane.plan.instrument, lane.release(mark))
 
     def _keep(self, instrument: str, values: LaneValues) -> None:
         if len(values):
