@@ -41,7 +41,9 @@ ORDER BY c.due_at, c.command_id
 LIMIT %(limit)s
 
 -- name: next_due
-SELECT greatest(0, extract(epoch FROM min(c.due_at) - {now}))::double precision
+-- Null if nothing is pending: greatest() would pass over it and say 0, and an idle manager would never rest.
+SELECT CASE WHEN min(c.due_at) IS NOT NULL
+            THEN greatest(0, extract(epoch FROM min(c.due_at) - {now}))::double precision END
 FROM finaz.manager_commands AS c
 WHERE c.manager = %(manager)s AND c.state = 'pending'
 
