@@ -238,13 +238,15 @@ async def manager_runners(settings: Settings, only: tuple[str, ...], report: Rep
     from services.recomputation import Recomputation
     from services.reconciliation import Reconciliation
     from services.served_rows import ServedRows
+    from services.stream_documents import StreamDocuments
 
     dsn = settings.required_postgres_dsn()
     owner = f"managers_{uuid4().hex}"
     async with AsyncExitStack() as stack:
         log = await stack.enter_async_context(opened_log(settings))
         blobs = blob_store(settings)
-        recompute = Recomputation(FlowComputation(blobs, RECOMPUTATION_CACHE_BYTES_MAX, INLINE_ROWS_MAX))
+        computation = FlowComputation(blobs, RECOMPUTATION_CACHE_BYTES_MAX, INLINE_ROWS_MAX)
+        recompute = Recomputation(computation, StreamDocuments(log, blobs))
         stack.callback(recompute.close)
         reconciliation = Reconciliation(log, blobs, ServedRows(log.pool), recompute)
         managers: tuple[ProcessManager, ...] = (

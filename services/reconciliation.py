@@ -73,7 +73,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     advice: str
 
 
-Recompute = Callable[[RunSpec], Sequence[bytes]]
+Recompute = Callable[[str, RunSpec], Sequence[bytes]]
 """Makes again what a run stored."""
 
 
@@ -93,7 +93,7 @@ class Reconciliation:
     # ---------------------------------------------------------------- what can disagree
 
     def _findings(self, run_id: str, history: Sequence[Recorded]) -> Iterator[Finding]:
-        yield from self._artifacts(history)
+        yield from self._artifacts(run_id, history)
         last = history[-1].position
         if self._served.position(runs.NAME) >= last:
             yield from self._run_row(run_id, history)
@@ -101,7 +101,7 @@ class Reconciliation:
             yield from self._publication_rows(run_id, history)
         yield from self._outbox_row(run_id, history)
 
-    def _artifacts(self, history: Sequence[Recorded]) -> Iterator[Finding]:
+    def _artifacts(self, run_id: str, history: Sequence[Recorded]) -> Iterator[Finding]:
         """What the run stored: its artifacts, and the documents that it was computed from but for its snapshot."""
         spec = next(r.event.spec for r in history if isinstance(r.event, RunRequested))
         results = [r.event.result for r in history if isinstance(r.event, ResultPublished)]
@@ -117,14 +117,14 @@ class Reconciliation:
                 kind=DiscrepancyKind.ARTIFACT_MISSING if missing else DiscrepancyKind.ARTIFACT_CORRUPT,
                 expected=name,
                 actual="no blob" if missing else "bytes that hash to another address",
-                repair=lambda: self._remade(broken, spec),
+                repair=lambda: self._remade(broken, run_id, spec),
                 advice="the artifact cannot be computed again: restore it, or what it is computed from, from a backup",
             )
 
-    def _remade(self, addresses: Collection[str], spec: RunSpec) -> str | None:
+    def _remade(self, addresses: Collection[str], run_id: str, spec: RunSpec) -> str | None:
         """Compute these again; only the very same bytes count."""
         try:
-            made = {address(data): data for data in self._recompute(spec)}
+            made = {address(data): data for data in self._recompute(run_id, spec)}
         except FinazError as error:
             if error.fault is Fault.INFRASTRUCTURE:
                 raise

@@ -15,11 +15,10 @@ from typing import Final
 import msgspec
 
 from domain.canonical import parse
-from domain.checkpoints.manifest import Manifest, check_manifest, parse_checkpoint
-from domain.checkpoints.messages import CheckpointCommitted
+from domain.checkpoints.manifest import Manifest
 from domain.errors import FinazError, InputError, RefusedError, RunNotFoundError, RunNotReadyError
 from domain.events import Recorded
-from domain.identity import checkpoint_stream, journal_stream, run_stream
+from domain.identity import journal_stream, run_stream
 from domain.instants import to_micros
 from domain.market.chunks import events_of, read_chunk
 from domain.market.feature_batch import parse_feature_batch
@@ -39,6 +38,7 @@ from services.broker import Broker, RecordSource
 from services.checkpoints import CheckpointLog, Checkpoints
 from services.ports import BlobStore
 from services.runs import fold_run
+from services.stream_documents import last_manifest
 
 POLL_RECORDS: Final = 500
 POLL_SECONDS: Final = 1.0
@@ -122,17 +122,13 @@ class StreamParity:
         Raises `RunNotFoundError`, `RunNotReadyError`, `InputError` for a run of another mode, `BlobMissingError` and the like
         for what CAS has lost, `CheckpointInvalidError`.
         """
-        streams = (run_stream(run_id), checkpoint_stream(run_id), journal_stream(run_id))
+        streams = (run_stream(run_id), journal_stream(run_id))
         read = self._log.read_streams_blocking(streams)
-        run, cuts, journal = (
-            fold_run(run_id, read.streams[streams[0]]),
-            read.streams[streams[1]],
-            read.streams[streams[2]],
-        )
+        run, journal = fold_run(run_id, read.streams[streams[0]]), read.streams[streams[1]]
         self._check(run)
         assert run.spec is not None
         flow = parse_flow(parse(self._blobs.get(run.spec.flow)))
-        manifest = self._manifest(cuts)
+        manifest = last_manifest(self._log, self._blobs, run_id)
         recorded = list(self._checkpoints.accepted(manifest))
         looked = Reread(flow, manifest.plan.partitions, manifest.plan.limits, *places_of(journal))
         for event in self._continued(run.spec, flow):
@@ -154,13 +150,6 @@ class StreamParity:
             raise RunNotReadyError(
                 "the run has published nothing", at=run.run_id, expected="SUCCEEDED", state=run.state
             )
-
-    def _manifest(self, cuts: Sequence[Recorded]) -> Manifest:
-        """The last committed cut, as the log has it."""
-        committed = [recorded.event for recorded in cuts if isinstance(recorded.event, CheckpointCommitted)][-1]
-        manifest = parse_checkpoint(self._blobs.get(committed.manifest), committed.manifest)
-        check_manifest(manifest, committed)
-        return manifest
 
     # ---------------------------------------------------------------- the second look
 

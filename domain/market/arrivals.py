@@ -45,7 +45,7 @@ def no_progress() -> None:
     """Nobody waits for progress."""
 
 
-class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+class Arrival(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One record of the log. `index` counts from 0; `at` is the arrival in microseconds since the UTC epoch.
 
     An event has `event`, and `value`, its canonical bytes; an announcement has neither, but `kind` (`PAUSE`, `SOURCE_FAILURE`) and
@@ -77,7 +77,7 @@ class ArrivalLog(msgspec.Struct, frozen=True, kw_only=True):
     log_hash: str
 
 
-class _Draft(msgspec.Struct, frozen=True):
+class _Draft(msgspec.Struct, frozen=True, gc=False):
     """A record before it has an index; `place` is (place in the snapshot, place within one event)."""
 
     at: int

@@ -58,12 +58,13 @@ def test_three_modes_reach_the_golden(finaz: Finaz, up: Up, asked: tuple[str, ..
     assert [run["mode"] for run in found["runs"]] == ["BATCH", "REPLAY", "STREAM"]
     assert {output["values_hash"] for run in found["runs"] for output in run["outputs"]} == {GOLDEN}
     assert len({run["artifact"] for run in found["runs"]}) == 1
-    assert {name: n for name, n in found["runs"][1]["counts"].items() if n} == {
-        "consumed": 6,
-        "filtered": 15,
-        "omitted": 1,
-        "duplicates_skipped": 1,
-    }
+    for run in found["runs"][1:]:
+        assert {name: n for name, n in run["counts"].items() if n} == {
+            "consumed": 6,
+            "filtered": 15,
+            "omitted": 1,
+            "duplicates_skipped": 1,
+        }
     judged = found["verdict"]
     assert (judged["verdict"]["kind"], judged["findings"]["look"]) == ("EQUAL_TO_BATCH_GOLDEN", "CHECKED")
     run_ids = [run["run_id"] for run in found["runs"]]

@@ -46,7 +46,9 @@ class System:
         self.folder = folder
         self.blobs = DirectoryBlobStore(folder)
         self.recompute: Callable[[RunSpec], Sequence[bytes]] = lambda spec: (ARTIFACT,)
-        self.reconciliation = Reconciliation(log, self.blobs, ServedRows(log.pool), lambda spec: self.recompute(spec))
+        self.reconciliation = Reconciliation(
+            log, self.blobs, ServedRows(log.pool), lambda run_id, spec: self.recompute(spec)
+        )
 
     def succeeded(self, number: int = 0) -> str:
         """A run that ended well, with its artifact."""
@@ -240,7 +242,8 @@ async def test_what_a_replay_stored_is_made_again(system: System) -> None:
     worker = BatchWorker(system.log, system.blobs, OutboxQueue(system.log.hot_pool), WorkerSettings(), "w")
     result = await worker.run_one()
     assert result is not None
-    system.recompute = Recomputation(FlowComputation(system.blobs, 10**6, 10**6))
+    again = Recomputation(FlowComputation(system.blobs, 10**6, 10**6))
+    system.recompute = lambda spec: again(run_id, spec)
     stored = (*result.inputs[1:], result.artifact)
     assert len(stored) == 4
     for lost in (*((name,) for name in stored[1:]), stored[1:]):

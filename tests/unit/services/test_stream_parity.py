@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.errors import FinazError
+from domain.canonical import address
+from domain.errors import BlobMissingError, FinazError
 from domain.instants import parse_instant, to_micros
 from domain.market.arrivals import arrival_log
 from domain.market.faults import FaultKind, random_schedule
@@ -16,6 +17,9 @@ from domain.runs.aggregate import RunState
 from domain.runs.messages import Mode
 from domain.stream.records import StreamRecord
 from domain.stream.verdict import VerdictKind
+from services.batch_execution import FlowComputation
+from services.recomputation import Recomputation
+from services.stream_documents import StreamDocuments
 from services.stream_parity import Judgement, StreamParity, TopicLook, source_events
 from tests.support.fixture_market import AS_OF, events
 from tests.support.memory_blobs import MemoryBlobs
@@ -130,6 +134,27 @@ def test_whatever_the_faults_the_second_look_agrees(seed: int, rate: float, chun
     assert found.verdict.kind in (VerdictKind.EQUAL_TO_BATCH_GOLDEN, VerdictKind.DIFFERS_BY_INPUT)
     gone = {fault.event for fault in schedule.faults if fault.kind is FaultKind.GAP}
     assert {identity.event_id for identity in found.verdict.lost.first} <= gone
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 1000])
+def test_what_a_stream_stored_can_be_made_again(rig: StreamRig, chunk: int) -> None:
+    """From its checkpoints alone, however many there were: the very documents that its result names."""
+    publish_log(rig.broker, TOPIC, fixture_log(), 2)
+    run_id = rig.request(snapshot=rig.snapshot(), as_of=INSTANT)
+    rig.work(run_id, checkpoint_records=chunk)
+    run = rig.run(run_id)
+    assert run.spec is not None
+    read, artifact = StreamDocuments(rig.log, rig.blobs)(run_id, run.spec)
+    assert (address(read), address(artifact)) == (run.results[0].inputs[-1], run.results[0].artifact)
+    again = Recomputation(FlowComputation(rig.blobs, 10**6, 10**6), StreamDocuments(rig.log, rig.blobs))
+    assert again(run_id, run.spec) == (read, artifact)
+    again.close()
+    with pytest.raises(BlobMissingError):
+        StreamDocuments(rig.log, rig.blobs)(rig.request(), run.spec)
+    alone = Recomputation(FlowComputation(rig.blobs, 10**6, 10**6))
+    with pytest.raises(BlobMissingError):
+        alone(run_id, run.spec)
+    alone.close()
 
 
 def test_only_stream_runs_that_ended_are_judged(rig: StreamRig) -> None:
