@@ -17,8 +17,9 @@ def test_the_audit_is_measured_against_bare_reading() -> None:
 def test_every_kind_of_look_is_measured_at_three_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     """A figure for each kind and length, the percentile over all, and an aim for the growth of each kind."""
     monkeypatch.setattr(inspection, "LOOKS", 2)
+    monkeypatch.setattr(inspection, "EVENTS", (300, 600, 1200))
     said: list[str] = []
-    answer = inspection.run(1, 0.002, said.append)
+    answer = inspection.run(1, 1.0, said.append)
     assert len(answer["figures"]) == 3 * (len(inspection.LOOKED) + 1)
     assert len(answer["aims"]) == 1 + len(inspection.LOOKED)
     assert said
