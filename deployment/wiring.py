@@ -26,9 +26,10 @@ from services.store.application import Log
 from services.store.notifications import EVENTS, OUTBOX, Listener
 
 if TYPE_CHECKING:
-    from api.parts import ApiParts
+    from api.parts import ApiParts, Probe
     from projections.runner import Runner
     from services.batch_worker import BatchWorker
+    from services.read_models import ReadModels
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger("finaz.worker")
 
@@ -75,16 +76,14 @@ def blob_store(settings: Settings) -> BlobStore:
 async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
     """What the API is made of."""
     from api.auth import Tokens
-    from api.health import database_probe, migrations_probe, projections_probe
     from api.metrics import Metrics
     from api.parts import ApiParts
     from api.tail import LogTail
-    from deployment.broker_wiring import broker_opener, broker_probes
+    from deployment.broker_wiring import broker_opener
     from deployment.inspection_wiring import inspection_parts
     from deployment.jobs_wiring import jobs
-    from deployment.migrate import pending
     from deployment.purchase_wiring import purchases_of
-    from deployment.staging_wiring import staging_of, staging_probe
+    from deployment.staging_wiring import staging_of
     from projections.checkpoints.postgres import CheckpointsReader
     from projections.discrepancies.postgres import DiscrepanciesReader
     from projections.quarantine.postgres import QuarantineReader
@@ -126,17 +125,27 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
                 tail=LogTail(log, wakeups),
                 **inspection_parts(dsn, log),
                 metrics=Metrics(),
-                probes={
-                    "database": database_probe(log),
-                    "migrations": migrations_probe(lambda: not pending(dsn)),
-                    "projections": projections_probe(read_models),
-                    "staging": staging_probe(settings),
-                    **broker_probes(settings),
-                },
+                probes=_probes(settings, log, read_models),
                 version=version("finaz-runtime"),
                 stream_parity=StreamParity(log, blobs, broker_opener(settings)),
                 body_bytes_max=settings.body_size_max_bytes,
             )
+
+
+def _probes(settings: Settings, log: Log, read_models: "ReadModels") -> "dict[str, Probe]":
+    """What must hold for the API to be ready, by name."""
+    from api.health import database_probe, migrations_probe, projections_probe
+    from deployment.broker_wiring import broker_probes
+    from deployment.migrate import pending
+    from deployment.staging_wiring import staging_probe
+
+    return {
+        "database": database_probe(log),
+        "migrations": migrations_probe(lambda: not pending(settings.required_postgres_dsn())),
+        "projections": projections_probe(read_models),
+        "staging": staging_probe(settings),
+        **broker_probes(settings),
+    }
 
 
 # ------------------------------------------------------------------------------------------------ the worker
