@@ -7,6 +7,7 @@ a new owner id, so nobody takes over leases by having a name.
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -20,6 +21,9 @@ from deployment.lifeline import Lifeline
 from deployment.settings import Settings
 from deployment.staging_wiring import PROJECTOR, STAGING, hosted, staging_runners
 from domain.errors import InfrastructureError
+
+JOBS_NICE: Final = 10
+"""How much a process of jobs gives way to others on its machine: they take long anyway, and those who wait come first."""
 
 BATCH_STOP_SECONDS_MAX: Final = 15.0
 """How long a projector's or a manager's threads may take to end their batch; then it is cut off, undone and repeated later."""
@@ -99,6 +103,7 @@ async def run_jobs(settings: Settings, line: Lifeline) -> None:
     """Execute jobs until told to stop, then hand back what is being executed."""
     from deployment.jobs_wiring import job_runners
 
+    os.nice(JOBS_NICE)
     async with line, job_runners(settings, _report) as runners:
         await _run_threads(runners, line)
 

@@ -140,6 +140,10 @@ class Projections:
         """The events that it passes over, by position."""
         return [Skip(*row) for row in self._query.rows(_SQL["skipped"], {"name": name})]
 
+    def expired(self) -> list[str]:
+        """Projections with an old copy whose time is over."""
+        return [name for (name,) in self._query.rows(_SQL["expired"])]
+
     def note(self, name: str, action: str, principal: str, reason: str, position: int) -> None:
         """Add to its log what somebody had done to it."""
         given = {"name": name, "action": action, "principal": principal, "reason": reason, "position": position}

@@ -51,6 +51,9 @@ LIVING_JOBS_MAX: Final = 500
 POLL_SECONDS: Final = 1.0
 """How often a runner looks by itself."""
 
+IDLE_SECONDS: Final = 60.0
+"""How often, at most, a runner without a job does what else there is."""
+
 END_TRIES_MAX: Final = 5
 """Times that the end of an attempt is told to a store that is away; then the lease expires and another looks what became of it."""
 
@@ -60,6 +63,15 @@ MESSAGE_CHARACTERS_MAX: Final = 2000
 _SQL: Final = statements("services", "jobs.sql")
 _LOST_RACE: Final = (VersionConflictError, LeaseHeldError, StaleFenceError)
 _log: Final = logging.getLogger("finaz.jobs")
+
+Idle = Callable[[], Sequence[str]]
+"""What to do now and then while there is no job; says what it did."""
+
+
+def nothing_idle() -> Sequence[str]:
+    """There is nothing else."""
+    return ()
+
 
 Living = Callable[[], Sequence[tuple[str, str, str]]]
 """Gives (kind, target, job_id) of the jobs that have not ended, the oldest first."""
@@ -92,6 +104,7 @@ class JobRunner:
         ttl_seconds: float = 30.0,
         name: str = "jobs",
         report: Report = unheard,
+        idle: Idle = nothing_idle,
         new_id: Callable[[], UUID] = new_event_id,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -101,6 +114,8 @@ class JobRunner:
         self._living = living
         self._runner = Runner(owner, ttl_seconds, name)
         self._report_to = report
+        self._idle = idle
+        self._idle_at = float("-inf")
         self._new_id = new_id
         self._monotonic = monotonic
         self._wake = threading.Event()
@@ -129,6 +144,8 @@ class JobRunner:
             self._wake.clear()
             try:
                 busy = self.run_once() is not None
+                if not busy:
+                    self._tidy()
                 failures = 0
             except Exception as error:  # the last resort of a supervised loop: no error may end it
                 busy = False
@@ -150,6 +167,14 @@ class JobRunner:
                 self._execute(self._kinds[kind], attempt)
                 return job_id
         return None
+
+    def _tidy(self) -> None:
+        """Do what is to be done now and then while there is no job."""
+        now = self._monotonic()
+        if now - self._idle_at >= IDLE_SECONDS:
+            self._idle_at = now
+            for done in self._idle():
+                self._report("jobs_tidied", done=done)
 
     def _claimed(self, kind: str, target: str, job_id: str) -> Attempt | None:
         read = self._log.read_streams_blocking(streams_of(job_id, kind, target))

@@ -9,13 +9,20 @@ starts over, and a switch that was made is not made again; a rebuild that is can
 beside it. A crash at any point leaves a copy beside, which the next attempt of the job, or any other rebuild, finds.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from domain.canonical import canonical
-from domain.errors import BodyInvalidError, FinazError, InfrastructureError, ProjectionUnknownError, StaleFenceError
+from domain.errors import (
+    BodyInvalidError,
+    FinazError,
+    InfrastructureError,
+    ProjectionUnknownError,
+    RebuildRunningError,
+    StaleFenceError,
+)
 from projections.rebuilding.rebuildable import KEEP_SECONDS, Builder, Difference, Goal, Open, Rebuildable, Rebuilt
 from services import effects
 from services.job_kinds import Confirm, Done, JobCancelledError, JobHandedBackError, JobWork, Outcome, Refused
@@ -109,6 +116,28 @@ class RebuildKind:
                 rebuild.drop_built()
         finally:
             rebuild.close()
+
+    def drop_expired(self, expired: Callable[[], Sequence[str]]) -> list[str]:
+        """Drop the old copies whose time is over, of the projections that `expired` names; what was done.
+
+        A projection that is being rebuilt is passed over.
+        """
+        done = []
+        for target in expired():
+            if target not in self._targets:
+                continue
+            rebuild = self._targets[target](Builder(f"expiry_{target}", "expiry"))
+            try:
+                rebuild.claim()
+                dropped = rebuild.drop_old(expired_only=True)
+                if dropped:
+                    self._note(target, "drop-old", "", "the time for which it was kept is over", 0)
+                    done.append(f"dropped {dropped} old copies of {target}")
+            except RebuildRunningError:
+                continue
+            finally:
+                rebuild.close()
+        return done
 
     def _rebuilt(self, work: JobWork, parameters: Parameters, rebuild: Rebuildable) -> Outcome:
         try:

@@ -4,17 +4,23 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
+import psycopg
 import pytest
 
 from domain.errors import BodyInvalidError, ProjectionUnknownError
 from domain.events import Recorded
 from domain.jobs.errors import JobRunningError
+from projections.errors import CodeVersionError
+from projections.position import CopyState
+from projections.postgres import PostgresSession, RowStore
 from projections.projector import projector
 from projections.rebuilding import postgres, rebuildable
 from projections.registry import PROJECTIONS
+from projections.runner import run_once
 from projections.status import Projections
 from services import faultpoints
 from services.job_kinds import JobKind
@@ -31,6 +37,7 @@ from tests.support.read_models import (
     execute,
     expected,
     served,
+    session_of,
     store,
     stored,
 )
@@ -394,3 +401,61 @@ def test_what_is_asked_for_is_checked_before_anything_happens(rig: Rig) -> None:
         with pytest.raises(error):
             rig.request(target, **document)
     assert rig.log.high_water_mark() == 0
+
+
+def test_an_old_copy_is_dropped_when_its_time_is_over(rig: Rig) -> None:
+    """By a runner that has nothing else to do; not before, and not while it is being rebuilt."""
+    stored_and_served(rig)
+    rebuild = rig.kinds["rebuild"]
+    assert isinstance(rebuild, RebuildKind)
+    rig.done("runs", keep_seconds=3600.0)
+    assert rebuild.drop_expired(rig.projections.expired) == []
+    execute(rig.dsn, "UPDATE finaz.projections SET drop_after = now() WHERE role = 'retired'")
+    with psycopg.connect(rig.dsn, autocommit=True) as somebody:
+        somebody.execute("SELECT pg_advisory_lock(hashtextextended('finaz.projections/runs/building', 0))")
+        assert rebuild.drop_expired(rig.projections.expired) == []
+    done: list[str] = []
+
+    def tidy() -> list[str]:
+        done.extend(rebuild.drop_expired(rig.projections.expired))
+        return done
+
+    runner = JobRunner(rig.log, rig.kinds, "idle", list, idle=tidy)
+    runner._tidy()
+    runner._tidy()
+    assert done == ["dropped 1 old copies of runs"]
+    assert rig.roles("runs") == ["active"]
+
+
+def test_a_projection_changed_in_code_is_rebuilt_and_says_so_until_then(rig: Rig) -> None:
+    """Newer code stops at the old copy and wants a rebuild, whose copy has the new version; older code keeps off it; an old
+    copy of another version is not rolled back to, and a half-built one of another version is begun anew."""
+    stored_and_served(rig)
+    projection = PROJECTIONS["runs"]
+    newer = replace(projection.model, version=2)
+    assert isinstance(projection.rows, RowStore)
+    with closing(PostgresSession(rig.dsn, newer, projection.rows, "newer")) as session:
+        progress = run_once(session, newer)
+    assert progress.failure is not None
+    assert (progress.state, progress.failure.code) == (CopyState.STOPPED, "CODE_VERSION_DIFFERS")
+    assert "rebuild it" in progress.failure.reason
+    status = rig.projections.status("runs")
+    assert (status.code_version, status.failure and status.failure.code) == (1, "CODE_VERSION_DIFFERS")
+    job_id = rig.request("runs")
+    with faultpoints.armed(dies_at("copy_attach.before")), pytest.raises(CrashError):
+        rig.runner("older").run_once()
+    rig.kinds["rebuild"] = RebuildKind(
+        {"runs": lambda builder: postgres.CopyRebuild(rig.dsn, newer, projection.rows, builder)},  # type: ignore[arg-type]
+        rig.blobs,
+        rig.projections.note,
+    )
+    rig.until_taken("newer")
+    assert rig.view(job_id).state == "SUCCEEDED"
+    status = rig.projections.status("runs")
+    assert (status.code_version, status.state, status.failure) == (2, CopyState.RUNNING, None)
+    with session_of(rig.dsn, "runs") as session, pytest.raises(CodeVersionError):
+        run_once(session, projection.model)
+    back = rig.done("runs", action="roll_back")
+    assert back.error is not None
+    assert back.error.code == "CODE_VERSION_DIFFERS"
+    assert rig.roles("runs") == ["retired", "active"]
