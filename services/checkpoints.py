@@ -131,10 +131,6 @@ class Checkpoints:
             journal_version=journal.version,
         )
 
-    def standing(self, run_id: str, plan: Plan) -> Standing:
-        """Where the run stands, its last manifest verified but not the plan. Raises as `restore` for the manifest."""
-        return self._standing(run_id, plan)
-
     def refresh(self, standing: Standing) -> Standing:
         """The standing with what operators have asked for since."""
         read = self._log.read_state_blocking(journal_stream(standing.run_id), JOURNAL_FOLD)

@@ -115,6 +115,12 @@ class Progress:
             self._note(record, treated)
         return treated
 
+    def continue_behind(self, taken: Sequence[MarketEvent], watermark: int) -> None:
+        """Begin behind a batch that took these events: they are accepted by the run too."""
+        self.core.continue_behind(taken, watermark)
+        self._accepted += taken
+        self.uncommitted += 1
+
     def finish(self) -> None:
         """The bounded source has ended in all partitions: release the rest."""
         self.core.finish()
