@@ -14,15 +14,16 @@ from uuid import uuid4
 from deployment import wiring
 from deployment.audit_wiring import audit_kind
 from deployment.settings import Settings
+from deployment.staging_wiring import hosted_apart, is_staging, staging_target
 from projections.rebuilding.rebuildable import Builder, Open, Rebuildable
 from projections.registry import PROJECTIONS, Projection
 from projections.runner import Report
 from projections.status import Projections
 from services import faultpoints
 from services.job_kinds import JobKind
-from services.job_runner import JobRunner, living_in
+from services.job_runner import JobRunner, living_in, nothing_idle
 from services.ports import BlobStore
-from services.rebuild import RebuildKind
+from services.rebuild import KIND, RebuildKind
 from services.store.application import Log
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ RUNNERS: Final = 2
 def job_kinds(settings: Settings, log: Log, blobs: BlobStore) -> dict[str, JobKind]:
     """Every kind of job, by name."""
     dsn = settings.required_postgres_dsn()
-    rebuild = RebuildKind(rebuild_targets(dsn), blobs, Projections(log.pool).note)
+    targets = rebuild_targets(dsn) | staging_target(settings, blobs)
+    rebuild = RebuildKind(targets, blobs, Projections(log.pool).note)
     audit = audit_kind(settings, blobs)
     return {rebuild.name: rebuild, audit.name: audit}
 
@@ -54,21 +56,26 @@ def jobs(settings: Settings, log: Log, blobs: BlobStore) -> "Jobs":
 
 
 @asynccontextmanager
-async def job_runners(settings: Settings, report: Report) -> AsyncIterator[list[JobRunner]]:
-    """What executes jobs; their threads are the caller's."""
+async def job_runners(settings: Settings, report: Report, *, staging: bool = False) -> AsyncIterator[list[JobRunner]]:
+    """What executes jobs; their threads are the caller's. Where ClickHouse has one owner, only that one (`staging`) rebuilds it."""
     async with wiring.opened_log(settings) as log:
+        living = living_in(log.pool)
         kinds: Mapping[str, JobKind] = await asyncio.to_thread(job_kinds, settings, log, wiring.blob_store(settings))
+        rebuild, projections = kinds[KIND], Projections(log.pool)
+        assert isinstance(rebuild, RebuildKind)
+        tidy = partial(rebuild.drop_expired, projections.expired)
         yield [
             JobRunner(
                 log,
                 kinds,
                 f"jobs_{uuid4().hex}",
-                living_in(log.pool),
+                lambda: [job for job in living() if is_staging(job) == staging or not hosted_apart(settings)],
                 ttl_seconds=settings.lease_ttl_seconds,
-                name=f"jobs-{number + 1}",
+                name=f"{'staging-' if staging else ''}jobs-{number + 1}",
                 report=report,
+                idle=nothing_idle if number else tidy,
             )
-            for number in range(RUNNERS)
+            for number in range(1 if staging else RUNNERS)
         ]
 
 

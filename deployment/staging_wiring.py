@@ -17,7 +17,9 @@ from domain.errors import InputError
 if TYPE_CHECKING:
     from api.parts import Probe
     from projections.projector import Projector
+    from projections.rebuilding.rebuildable import Builder, Open, Rebuildable
     from projections.runner import Report, Runner
+    from services.ports import BlobStore
     from services.staging import Staging
     from services.store.application import Log
 
@@ -54,6 +56,35 @@ def staging_of(settings: Settings, log: "Log") -> Iterator["Staging"]:
     finally:
         if values is not None:
             values.close()
+
+
+def hosted_apart(settings: Settings) -> bool:
+    """Whether only the API's process can open ClickHouse."""
+    return host_of(settings) == API
+
+
+def is_staging(job: tuple[str, str, str]) -> bool:
+    """Whether a job (kind, target, id) looks at staged rows: a rebuild of staging, or an audit."""
+    kind, target, _ = job
+    return (kind == "rebuild" and target == STAGING[0]) or kind == "audit"
+
+
+def staging_target(settings: Settings, blobs: "BlobStore") -> dict[str, "Open"]:
+    """Staging as something that can be rebuilt, where there is a ClickHouse."""
+    if settings.clickhouse_dsn is None:
+        return {}
+    dsn, values = settings.required_postgres_dsn(), settings.clickhouse_dsn
+
+    def opened(builder: "Builder") -> "Rebuildable":
+        from projections.rebuilding.staging import StagingRebuild
+        from projections.staging.clickhouse import FeatureValues
+        from projections.staging.delivery import Stager
+        from services import faultpoints
+
+        stager = Stager(FeatureValues(values), blobs.get, faultpoints.point)
+        return StagingRebuild(dsn, stager, builder, faultpoints.point)
+
+    return {STAGING[0]: opened}
 
 
 def staging_probe(settings: Settings) -> "Probe":
@@ -125,11 +156,16 @@ async def hosted(settings: Settings, report: "Report") -> AsyncIterator["Project
     """Stage in threads of this process, the API's, for as long as this lasts, if it is the one that stages."""
     from projections.projector import Projector
 
-    async with staging_runners(settings, API, (), report) as runners:
-        if not runners:
-            yield None
-            return
-        projector = Projector(runners)
+    if not hosted_apart(settings):
+        yield None
+        return
+    from deployment.jobs_wiring import job_runners
+
+    async with (
+        staging_runners(settings, API, (), report) as runners,
+        job_runners(settings, report, staging=True) as jobs,
+    ):
+        projector = Projector([*runners, *jobs])  # type: ignore[list-item] # started, woken and stopped alike
         projector.start()
         try:
             yield projector

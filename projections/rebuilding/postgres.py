@@ -97,6 +97,7 @@ class CopyRebuild:
         rows: RowStore[Any, Any, Any],
         builder: Builder,
         point: Point = nowhere,
+        session: _BuildSession | None = None,
     ) -> None:
         self._dsn = dsn
         self._model = model
@@ -104,7 +105,7 @@ class CopyRebuild:
         self._builder = builder
         self._point = point
         self._given = {"name": model.name, **msgspec.structs.asdict(builder), "code_version": model.version}
-        self._session = _BuildSession(dsn, model, rows, builder.owner)
+        self._session = session or _BuildSession(dsn, model, rows, builder.owner)
         self._from_old = False
 
     @property

@@ -157,7 +157,7 @@ class StagingSession(PostgresSession[StagingKey, Delivery], _Statements):
         """See `Session`; now and then it deletes what was abandoned."""
         seen = super().look()
         if self._clock() - self._tidied_at >= TIDY_SECONDS:
-            self._tidy()
+            self.tidy()
         return seen
 
     @contextmanager
@@ -172,7 +172,7 @@ class StagingSession(PostgresSession[StagingKey, Delivery], _Statements):
         if len(rows) > 1 and sum(delivery.rows for delivery in rows.values()) > DELIVERY_ROWS_MAX:
             raise RowsRefusedError("too many rows for one batch", at=NAME, expected=f"at most {DELIVERY_ROWS_MAX}")
         if self._unrecorded:
-            self._tidy()
+            self.tidy()
         self._unrecorded = True
         if self._clock() - self._swept_at >= SWEEP_SECONDS:
             self._sweep()
@@ -186,6 +186,10 @@ class StagingSession(PostgresSession[StagingKey, Delivery], _Statements):
         staged, self._staged = self._staged, []
         self._table.record(staged)
         super().move(seen, up_to, failure)
+
+    def attempts(self, statement: str, arguments: Mapping[str, Any]) -> list[Attempt]:
+        """The attempts that a statement finds."""
+        return [_attempt(row) for row in self.query(statement, arguments)]
 
     def cancel(self) -> None:
         """See `Session`; staging is left between two inserts."""
@@ -207,7 +211,8 @@ class StagingSession(PostgresSession[StagingKey, Delivery], _Statements):
         self._table.sweep(self._stager.values)
         self._swept_at = self._clock()
 
-    def _tidy(self) -> None:
+    def tidy(self) -> None:
+        """Give up what was begun and is not recorded, and delete what was abandoned."""
         self._staged = []
         self._table.abandon_begun(self._purpose)
         self._table.tidy(self._stager.values)

@@ -8,12 +8,14 @@ from uuid import UUID, uuid4
 import numpy as np
 
 from domain.identity import run_id_of, run_stream
-from domain.market.batch_columns import output_columns
+from domain.market.batch_columns import OutputColumns, output_columns
 from domain.market.feature_batch import FeatureBatch, OutputSchema, parse_feature_batch
 from domain.market.lanes import LaneValues
+from domain.market.text_columns import texts_of
 from domain.runs.messages import Mode, ResultPublished, ResultRef, RunRequested, RunSpec, RunStarted, RunSucceeded
 from projections.position import CopyRole, CopyState, Progress
 from projections.runner import Point, nowhere, run_once
+from projections.staging.attempts import Attempt
 from projections.staging.clickhouse import START, FeatureValues, Place, StagedSlice
 from projections.staging.delivery import Stager
 from projections.staging.postgres import StagedAttempts, StagingRepairs, StagingSession
@@ -148,6 +150,33 @@ class Market:
         repairs = StagingRepairs(self.dsn, self.stager())
         for attempt in self.attempts.visible(1000):
             assert repairs.restage(attempt.delivery, attempt.generation, attempt)
+
+    def damage(self, attempt: Attempt, kind: str, row: int = 0) -> None:
+        """Change rows of an attempt as somebody with access to ClickHouse could: its attempt and everything else stay."""
+        page = self.values.page([attempt.attempt], attempt.generation, limit=100_000)
+        times, ids, values = page.event_times.copy(), page.event_ids.strings(), page.values.copy()
+        match kind:
+            case "value":
+                values[row] = -1.0
+            case "time":
+                times[row] += 1
+            case "id":
+                ids[row] += "x"
+            case "null":
+                values[row] = np.nan if values[row] == values[row] else 0.0
+            case "removed":
+                times, values = np.delete(times, row), np.delete(values, row)
+                del ids[row]
+            case "inserted":
+                times, values, ids = np.append(times, 10**15), np.append(values, 1.0), [*ids, "more"]
+            case "twice":
+                times, values, ids = np.append(times, times[row]), np.append(values, values[row]), [*ids, ids[row]]
+        self.values.delete([attempt.attempt])
+        columns = OutputColumns(times, texts_of(ids), values)
+        instrument = "other" if kind == "instrument" else attempt.instrument
+        run_id = "run_other" if kind == "run" else attempt.run_id
+        made = StagedSlice(attempt.attempt, attempt.generation, run_id, attempt.output, instrument, columns)
+        self.values.insert([made])
 
     def stray_attempts(self) -> set[UUID]:
         """Attempts with rows in ClickHouse that readers don't see."""
