@@ -16,7 +16,7 @@ import msgspec
 
 from domain.canonical import parse
 from domain.checkpoints.manifest import Manifest
-from domain.errors import FinazError, InputError, RefusedError, RunNotFoundError, RunNotReadyError
+from domain.errors import FinazError, NotFoundError, RefusedError, RunNotFoundError, RunNotReadyError
 from domain.events import Recorded
 from domain.identity import journal_stream, run_stream
 from domain.instants import to_micros
@@ -119,7 +119,7 @@ class StreamParity:
     def judge(self, run_id: str) -> Judgement:
         """Judge a STREAM run that has published.
 
-        Raises `RunNotFoundError`, `RunNotReadyError`, `InputError` for a run of another mode, `BlobMissingError` and the like
+        Raises `RunNotFoundError`, `RunNotReadyError`, `NotFoundError` for a run of another mode, `BlobMissingError` and the like
         for what CAS has lost, `CheckpointInvalidError`.
         """
         streams = (run_stream(run_id), journal_stream(run_id))
@@ -145,7 +145,7 @@ class StreamParity:
         if run.spec is None:
             raise RunNotFoundError("there is no such run", at=run.run_id)
         if run.spec.mode is not Mode.STREAM:
-            raise InputError(f"the run is {run.spec.mode.value}", at=run.run_id, expected="a STREAM run")
+            raise NotFoundError(f"the run is {run.spec.mode.value}", at=run.run_id, expected="a STREAM run")
         if not run.results:
             raise RunNotReadyError(
                 "the run has published nothing", at=run.run_id, expected="SUCCEEDED", state=run.state

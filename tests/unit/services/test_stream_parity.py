@@ -161,7 +161,7 @@ def test_only_stream_runs_that_ended_are_judged(rig: StreamRig) -> None:
     """No run, another mode, nothing published: each is an error of its own."""
     queued = rig.request()
     batch = rig.request(mode=Mode.BATCH)
-    for run_id, code in (("run_" + "0" * 64, "RUN_NOT_FOUND"), (batch, "INPUT_INVALID"), (queued, "RUN_NOT_READY")):
+    for run_id, code in (("run_" + "0" * 64, "RUN_NOT_FOUND"), (batch, "NOT_FOUND"), (queued, "RUN_NOT_READY")):
         with pytest.raises(FinazError) as caught:
             judged(rig, run_id)
         assert caught.value.code == code
