@@ -16,6 +16,12 @@ ANSWER_SECONDS_MAX: Final = 10.0
 """Seconds to wait for each of the server's answers."""
 
 
+LINE_CHARACTERS_MAX: Final = 998
+"""Characters of a header line, by RFC 5322: a Message-ID stands on one line."""
+
+_POLICY: Final = SMTP.clone(max_line_length=LINE_CHARACTERS_MAX)
+
+
 class SmtpMailer:
     """Implements `services.mailer.Mailer`: a connection per mail. Any thread may call it."""
 
@@ -27,7 +33,7 @@ class SmtpMailer:
 
     def send(self, mail: Mail) -> None:
         """Hand the mail to the server. Raises `MailUnavailableError`."""
-        message = EmailMessage(policy=SMTP)
+        message = EmailMessage(policy=_POLICY)
         message["From"] = self._sender
         message["To"] = mail.to
         message["Subject"] = mail.subject
