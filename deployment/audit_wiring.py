@@ -25,6 +25,9 @@ from services.store.log_snapshot import SealableChain, log_snapshot
 SEALER_CONNECTIONS: Final = 1
 """Connections that sealing keeps."""
 
+AUDIT_CONNECTIONS: Final = 1
+"""Connections that an audit keeps besides the one of its snapshot."""
+
 if TYPE_CHECKING:
     from services.audit.job import AuditKind
 
@@ -82,9 +85,28 @@ def verified_seals(folder: Path, key: str) -> Iterator[Seal | SealProblem]:
     return verified(SealFolder(folder), key, verify)
 
 
-def audit_parts(settings: Settings, blobs: BlobStore | None) -> AuditParts:
-    """What an audit is made of."""
-    return AuditParts(blobs=blobs, seals=seals(settings))
+@contextmanager
+def audit_parts(settings: Settings, blobs: BlobStore | None) -> Iterator[AuditParts]:
+    """What an audit is made of; staged rows are looked at where there is a ClickHouse, and only in a process that may open it."""
+    if settings.clickhouse_dsn is None or blobs is None:
+        yield AuditParts(blobs=blobs, seals=seals(settings))
+        return
+    from projections.staging.clickhouse import FeatureValues
+    from projections.staging.postgres import StagedAttempts
+    from services.audit.staging import StagingCheck
+
+    pool = Pool(settings.required_postgres_dsn(), AUDIT_CONNECTIONS)
+    values = FeatureValues(settings.clickhouse_dsn)
+    still_visible = StagedAttempts(pool).are_visible
+    try:
+        yield AuditParts(
+            blobs=blobs,
+            seals=seals(settings),
+            further=lambda part: (StagingCheck(part, values, blobs, still_visible),),
+        )
+    finally:
+        values.close()
+        pool.close()
 
 
 def audit_kind(settings: Settings, blobs: BlobStore) -> "AuditKind":

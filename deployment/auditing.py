@@ -74,8 +74,8 @@ def directly(*, quiet: bool) -> Audited:
     settings = load_settings()
     blobs = blob_store(settings) if settings.cas_dir is not None or settings.data_dir is not None else None
     dsn = settings.required_postgres_dsn()
-    with Progress("events", quiet=quiet) as progress:
-        report = audited(partial(log_snapshot, dsn), audit_parts(settings, blobs), progress.reached)
+    with Progress("events", quiet=quiet) as progress, audit_parts(settings, blobs) as parts:
+        report = audited(partial(log_snapshot, dsn), parts, progress.reached)
     summary = stored(report, blobs)
     return Audited(msgspec.to_builtins(summary), parse(canonical(msgspec.to_builtins(report))), None)
 

@@ -73,8 +73,12 @@ class FurtherCheck(Protocol):
         """The next event of the log."""
         ...
 
-    def check(self, snapshot: Snapshot, findings: Findings) -> None:
-        """Compare, after the last event of the part."""
+    def check(self, snapshot: Snapshot, findings: Findings, alive: Callable[[], None]) -> None:
+        """Compare, after the last event of the part; call `alive` now and then, and let pass what it raises."""
+        ...
+
+    def audited(self) -> AuditedModel:
+        """What was compared, of this part."""
         ...
 
 
@@ -170,8 +174,8 @@ class _Audit:
             tally.models[model.name] = _added(tally.models.get(model.name), model.audited())
             self._on_progress(done, self._total)
         for check in further:
-            check.check(self._snapshot, self._findings)
-            self._on_progress(done, self._total)
+            check.check(self._snapshot, self._findings, lambda: self._on_progress(done, self._total))
+            tally.models[check.name] = _added(tally.models.get(check.name), check.audited())
         if blobs is not None:
             for _ in blobs.check():
                 self._on_progress(done, self._total)

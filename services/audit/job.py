@@ -40,7 +40,9 @@ class AuditKind:
 
     name = "audit"
 
-    def __init__(self, open_snapshot: OpenSnapshot, parts: Callable[[], AuditParts], blobs: BlobStore) -> None:
+    def __init__(
+        self, open_snapshot: OpenSnapshot, parts: Callable[[], AbstractContextManager[AuditParts]], blobs: BlobStore
+    ) -> None:
         self._open_snapshot = open_snapshot
         self._parts = parts
         self._blobs = blobs
@@ -55,7 +57,8 @@ class AuditKind:
 
     def run(self, work: JobWork) -> Done:
         """See `JobKind`."""
-        report = audited(self._open_snapshot, self._parts(), work.reached)
+        with self._parts() as parts:
+            report = audited(self._open_snapshot, parts, work.reached)
         summary = stored(report, self._blobs)
         return Done(result=msgspec.to_builtins(summary), report=summary.report)
 

@@ -1,0 +1,109 @@
+"""Is what is staged in ClickHouse what was published? Attempts by their table, then every staged row against its artifact.
+
+What must stay true: attempts are those of the audit's snapshot. ClickHouse is not part of it: where its rows differ and the attempt
+has been superseded since, they were right to go, and that is no difference. Holds the deliveries of one part.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from domain.errors import (
+    BlobCorruptError,
+    BlobMissingError,
+    InfrastructureError,
+    InputError,
+    NotFoundError,
+    RunFailedError,
+)
+from domain.events import Recorded
+from projections.staging.attempts import Attempt
+from projections.staging.clickhouse import FeatureValues
+from projections.staging.comparison import difference
+from projections.staging.projection import NAME, Delivery, StagingKey, apply, key_of
+from projections.statements import statements
+from services.audit.audit import Snapshot
+from services.audit.findings import AuditedModel, FindingKind, Findings
+from services.audit.streams import Part
+from services.ports import BlobStore
+
+_VISIBLE: Final = statements("projections.staging", "staging.sql")["visible"]
+_ALL: Final = {"limit": 2**62, "run_id": None, "output": None, "instrument": None, "principal": None}
+
+
+class StagingCheck:
+    """`services.audit.audit.FurtherCheck` of staging. `still_visible` asks the database as it is now."""
+
+    name = NAME
+
+    def __init__(
+        self, part: Part, values: FeatureValues, blobs: BlobStore, still_visible: Callable[[Sequence[UUID]], bool]
+    ) -> None:
+        self._part = part
+        self._values = values
+        self._blobs = blobs
+        self._still_visible = still_visible
+        self._expected: dict[StagingKey, Delivery] = {}
+        self._audited = AuditedModel(name=NAME, position=0, rows_expected=0, rows_served=0)
+
+    def event(self, recorded: Recorded) -> None:
+        """The next event of the log."""
+        key = key_of(recorded.event)
+        if key is not None and self._part.has(key[0]) and key not in self._expected:
+            self._expected[key] = apply(None, recorded)
+
+    def check(self, snapshot: Snapshot, findings: Findings, alive: Callable[[], None]) -> None:
+        """Compare attempts and rows, as of the position that staging has reached."""
+        position = snapshot.positions().get(NAME)
+        if position is None:
+            return  # nobody has ever staged
+        expected = {key: delivery for key, delivery in self._expected.items() if delivery.position <= position}
+        wanted, served = len(expected), 0
+        for row in snapshot.rows(_VISIBLE, _ALL):
+            attempt = _attempt(row)
+            if self._part.has(attempt.run_id):
+                alive()
+                served += 1
+                self._compare(attempt, expected.pop(attempt.key, None), findings)
+        for (run_id, output), delivery in expected.items():
+            findings.add(FindingKind.ROW_MISSING, f"{NAME} {run_id} {output}", f"{delivery.rows} rows staged", "none")
+        self._audited = AuditedModel(name=NAME, position=position, rows_expected=wanted, rows_served=served)
+        self._expected.clear()
+
+    def audited(self) -> AuditedModel:
+        """How many outputs were to be staged, and how many are."""
+        return self._audited
+
+    def _compare(self, attempt: Attempt, delivery: Delivery | None, findings: Findings) -> None:
+        subject = f"{NAME} {attempt.run_id} {attempt.output}"
+        if delivery is None:
+            findings.add(FindingKind.ROW_EXTRA, subject, "no such publication", f"an attempt at {attempt.artifact}")
+            return
+        if delivery != attempt.delivery:
+            findings.add(FindingKind.ROW_DIFFERENT, subject, str(delivery), str(attempt.delivery))
+            return
+        kind, found = FindingKind.ROW_DIFFERENT, None
+        try:
+            found = difference(self._values, attempt, self._blobs.get(attempt.artifact))
+        except (BlobMissingError, BlobCorruptError):
+            return  # the look at the blobs names it
+        except InfrastructureError:
+            raise
+        except (RunFailedError, InputError, NotFoundError) as error:
+            kind, found = FindingKind.ROW_UNREADABLE, str(error)
+        if found is not None and self._still_visible([attempt.attempt]):
+            findings.add(kind, subject, f"the rows of {attempt.artifact}", found)
+
+
+def _attempt(row: Sequence[Any]) -> Attempt:
+    attempt, generation, run_id, output, instrument, artifact, rows, position = row
+    return Attempt(
+        attempt=attempt,
+        generation=generation,
+        run_id=run_id,
+        output=output,
+        instrument=instrument,
+        artifact=artifact,
+        rows=rows,
+        position=position,
+    )
