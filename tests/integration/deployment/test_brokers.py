@@ -18,7 +18,7 @@ from deployment.brokers import jars, process
 from deployment.brokers.apache import apache_kafka
 from deployment.brokers.embedded import embedded_broker
 from deployment.brokers.guard import LOG_BYTES_MAX
-from deployment.brokers.process import BrokerProcess, EmbeddedBrokerError
+from deployment.brokers.process import PORT_TRIES_MAX, BrokerProcess, EmbeddedBrokerError, Recipe
 from domain.stream.errors import BrokerUnavailableError, RecoveryBlockedError
 from services.adapters.kafka import KafkaBroker
 from services.broker import Marks, RecordSource
@@ -216,7 +216,8 @@ def test_a_start_that_fails_says_why(kafka_broker: RunningBroker, tmp_path: Path
 
 
 def test_a_port_that_somebody_took_is_drawn_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Between drawing a free port and binding it somebody may be faster: the first start of a folder tries others."""
+    """Between drawing a free port and binding it somebody may be faster: the first start of a folder tries others, a few times."""
+    monkeypatch.setattr(process, "READY_ANSWER_SECONDS_MAX", 0.2)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -226,6 +227,12 @@ def test_a_port_that_somebody_took_is_drawn_again(monkeypatch: pytest.MonkeyPatc
         with embedded_broker(tmp_path / "broker") as broker:
             assert int(broker.bootstrap.rpartition(":")[2]) != taken.getsockname()[1]
             KafkaBroker(broker.bootstrap).topics().reach()
+        assert drawn == []
+        drawn = [[taken.getsockname()[1]] for _ in range(PORT_TRIES_MAX)]
+        unlucky = embedded_broker(tmp_path / "unlucky")
+        with pytest.raises(EmbeddedBrokerError, match="in use"):
+            unlucky.start()
+        unlucky.close()
     assert drawn == []
 
 
@@ -237,6 +244,36 @@ def test_a_log_beyond_its_limit_starts_anew(tmp_path: Path) -> None:
             log.truncate(LOG_BYTES_MAX + 1)
         broker.start()
         assert (tmp_path / "broker" / "log").stat().st_size < LOG_BYTES_MAX
+
+
+def test_a_start_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that is not ready in time is killed, and the start says so; so is a command before it that doesn't end."""
+    monkeypatch.setattr(process, "START_SECONDS_MAX", 0.3)
+    sleep = ("/bin/sleep", "600")
+    silent = Recipe("silent", 1, lambda _, __: (), lambda _, __: sleep)
+    slow = Recipe("slow", 1, lambda _, __: [sleep], lambda _, __: sleep)
+    for recipe in (silent, slow):
+        broker = BrokerProcess(recipe, tmp_path / recipe.name)
+        with pytest.raises(EmbeddedBrokerError, match=r"not ready within|ended with -9"):
+            broker.start()
+        assert not broker.is_running()
+        broker.close()
+
+
+def test_a_guard_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing waits for it without end; closing kills it, and the kernel its broker."""
+    broker = embedded_broker(tmp_path / "broker")
+    broker.start()
+    pid = broker.pid
+    assert pid is not None
+    assert broker._guard is not None
+    os.kill(broker._guard.pid, signal.SIGSTOP)
+    for name in ("START_SECONDS_MAX", "LOCK_SECONDS_MAX", "STOP_SECONDS_MAX", "REPLY_SECONDS_MARGIN"):
+        monkeypatch.setattr(process, name, 0.1)
+    with pytest.raises(EmbeddedBrokerError, match="does not answer"):
+        broker.is_running()
+    broker.close()
+    wait_gone(pid)
 
 
 def test_a_closed_one_has_no_address_and_no_second_life(tmp_path: Path) -> None:
