@@ -118,7 +118,7 @@ class Checkpoints:
         manifest = self._manifest(standing.checkpoint)
         check_plan(manifest, plan)
         standing = msgspec.structs.replace(standing, manifest=manifest)
-        return Restored(standing=standing, state=_state_of(self._blobs.get(manifest.state), manifest))
+        return Restored(standing=standing, state=self._state(manifest))
 
     def standing(self, run_id: str) -> Standing:
         """Where the run's checkpoints and journal stand, from the log alone: enough for a claim, not for a commit."""
@@ -167,8 +167,10 @@ class Checkpoints:
         Raises `StaleFenceError` when overtaken (nothing was written but blobs), `VersionConflictError` at a stream of the caller's
         `extra`, `StoreUnavailableError` with the outcome unknown: then make the very same commit again, or restore.
         """
+        for block in tuple(cut.blocks.values()):
+            effects.store_blob(self._blobs, block)
         stored = _Stored(
-            canonical_state(self._blobs, cut),
+            effects.store_blob(self._blobs, canonical(cut.state)),
             tuple(
                 effects.store_blob(self._blobs, encode_quarantined(plan_of(standing).source, one.record))
                 for one in quarantined(cut)
@@ -186,6 +188,7 @@ class Checkpoints:
                 again = self.standing(standing.run_id)
                 again = msgspec.structs.replace(again, plan=standing.plan, manifest=standing.manifest)
                 if again.checkpoint == wanted.after.checkpoint:
+                    cut.blocks.clear()
                     after = msgspec.structs.replace(again, manifest=wanted.manifest)
                     return wanted.committed(after, self._log.now(), repeated=True)
                 if again.checkpoint != standing.checkpoint or again.journal_version == standing.journal_version:
@@ -194,6 +197,7 @@ class Checkpoints:
                 continue
             if appended.repeated:
                 self._check_stored(wanted)
+            cut.blocks.clear()
             return wanted.committed(wanted.after, appended.recorded_at, appended.position, appended.repeated)
         raise VersionConflictError("the journal kept moving on", at=journal_stream(standing.run_id))
 
@@ -229,6 +233,22 @@ class Checkpoints:
         manifest = parse_checkpoint(self._blobs.get(checkpoint.manifest), checkpoint.manifest)
         check_manifest(manifest, _committed(checkpoint))
         return manifest
+
+    def _state(self, manifest: Manifest) -> dict[str, Any]:
+        """The state with its blocks of identities in their places."""
+        at = f"{manifest.state}, state of epoch {manifest.epoch}"
+        state = _parsed(self._blobs.get(manifest.state), at, manifest.state_schema)
+        if not isinstance(state, dict) or state.get("schema") != manifest.state_schema:
+            raise CheckpointInvalidError("a state of another schema", at=at, expected=manifest.state_schema)
+        if state.get("counts") != manifest.counts:
+            raise CheckpointInvalidError("its counts are not the manifest's", at=at, expected=repr(manifest.counts))
+        try:
+            for identities in state["identities"]:
+                addresses: list[str] = identities["blocks"]
+                identities["blocks"] = [_parsed(self._blobs.get(name), name, "a block") for name in addresses]
+        except (KeyError, TypeError, AttributeError):
+            raise CheckpointInvalidError("no identities", at=at, expected="blocks by address") from None
+        return state
 
     def _store_segments(self, cut: Cut, sink: SinkRef) -> SinkRef:
         for segment in segments_of(cut.ticks, cut.accepted):
@@ -308,22 +328,11 @@ class _Wanted(msgspec.Struct, frozen=True):
         )
 
 
-def canonical_state(blobs: BlobStore, cut: Cut) -> str:
-    """Store the cut's state; returns its address."""
-    return effects.store_blob(blobs, canonical(cut.state))
-
-
-def _state_of(data: bytes, manifest: Manifest) -> dict[str, Any]:
-    at = f"{manifest.state}, state of epoch {manifest.epoch}"
+def _parsed(data: bytes, at: str, expected: str) -> Any:
     try:
-        state = parse(data)
+        return parse(data)
     except CanonicalError as error:
-        raise CheckpointInvalidError(f"no state: {error}", at=at, expected=manifest.state_schema) from None
-    if not isinstance(state, dict) or state.get("schema") != manifest.state_schema:
-        raise CheckpointInvalidError("a state of another schema", at=at, expected=manifest.state_schema)
-    if state.get("counts") != manifest.counts:
-        raise CheckpointInvalidError("its counts are not the manifest's", at=at, expected=repr(manifest.counts))
-    return state
+        raise CheckpointInvalidError(f"no state: {error}", at=at, expected=expected) from None
 
 
 def _committed(checkpoint: Checkpoint) -> CheckpointCommitted:

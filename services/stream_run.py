@@ -342,7 +342,7 @@ def _restored(core: StreamCore, restored: Restored) -> dict[str, Any]:
     if restored.state is None or manifest is None:
         return {}
     core.restore(restored.state)
-    state = address_of(core.state_document())
+    state = address_of(core.packed_state({}))
     if state != manifest.state:
         raise CheckpointInvalidError(
             f"restored, the state is {state}", at=f"state of epoch {manifest.epoch}", expected=manifest.state

@@ -11,11 +11,18 @@ from typing import Any, Final
 
 import msgspec
 
+from domain.canonical import address, canonical
 from domain.market.errors import StateInvalidError
 from domain.market.records import MarketEvent
 
 LOADS_MAX: Final = 1000
 """Publications whose last index is remembered per partition; copies of older ones are found by their identity."""
+
+BLOCKS: Final = 64
+"""Blocks that the horizon is divided into."""
+
+BLOCK_MICROS_MIN: Final = 1_000_000
+"""Microseconds of event time that a block has at least."""
 
 CONTENT_BYTES: Final = 12
 """Bytes of the digest of a content: a million million copies would have to be forged to meet another's."""
@@ -40,12 +47,18 @@ class Seen(msgspec.Struct, array_like=True):
 
 
 class Identities:
-    """The identities of one partition within the horizon (microseconds). Not shared between threads."""
+    """The identities of one partition within the horizon (microseconds). Not shared between threads.
+
+    They are kept in blocks of event time, so that a checkpoint writes those blocks anew in which something has changed.
+    """
 
     def __init__(self, horizon_micros: int) -> None:
         self._horizon = horizon_micros
+        self._width = max(horizon_micros // BLOCKS, BLOCK_MICROS_MIN)
         self._seen: dict[str, Seen] = {}
         self._by_time: list[tuple[int, str]] = []
+        self._blocks: dict[int, dict[str, Seen]] = {}
+        self._addresses: dict[int, str] = {}
         self._loads: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -56,7 +69,7 @@ class Identities:
         """What is known of the event at this watermark; None for one that is new or forgotten."""
         by_time, limit = self._by_time, watermark - self._horizon
         while by_time and by_time[0][0] < limit:
-            del self._seen[heapq.heappop(by_time)[1]]
+            self._forget(*heapq.heappop(by_time))
         return self._seen.get(event_id)
 
     def add(self, event: MarketEvent) -> None:
@@ -64,7 +77,7 @@ class Identities:
         event_id, time = event.event_id, event.event_time
         if event_id not in self._seen:
             heapq.heappush(self._by_time, (time, event_id))
-        self._seen[event_id] = Seen(event.instrument, time, event.revision, event.values)
+        self._put(event_id, Seen(event.instrument, time, event.revision, event.values))
 
     def is_repeated(self, load: tuple[str, int]) -> bool:
         """Whether (load id, index) was seen before: within a partition, a load's indices only grow."""
@@ -78,26 +91,65 @@ class Identities:
             del self._loads[next(iter(self._loads))]
 
     def state_document(self) -> dict[str, Any]:
-        """All of it as JSON: identities by (time, id), loads in the order in which they were last heard of."""
-        known = []
-        for time, event_id in sorted(self._by_time):
-            seen = self._seen[event_id]
-            known.append([event_id, seen.instrument, time, seen.revision, seen.settled()])
-        return {"events": known, "loads": [[load, index] for load, index in self._loads.items()]}
+        """All of it as JSON: blocks by time, identities in each by (time, id), loads the longest unheard of first."""
+        return self._document([self._rows_of(block) for block in sorted(self._blocks)])
+
+    def packed_state(self, blocks: dict[str, bytes]) -> dict[str, Any]:
+        """The same with the blocks' addresses in their place; those that changed since the last time are put into `blocks`."""
+        for block in self._blocks.keys() - self._addresses.keys():
+            data = canonical(self._rows_of(block))
+            self._addresses[block] = name = address(data)
+            blocks[name] = data
+        return self._document([self._addresses[block] for block in sorted(self._blocks)])
 
     def restore(self, document: Any) -> None:
         """Take over what `state_document` wrote. `StateInvalidError` if it is something else."""
         try:
-            seen = {row[0]: msgspec.convert(row[1:], Seen, strict=True) for row in _rows(document["events"], 5)}
+            rows = [row for block in document["blocks"] for row in _rows(block, 5)]
+            seen = {row[0]: msgspec.convert(row[1:], Seen, strict=True) for row in rows}
             loads = dict(_rows(document["loads"], 2))
-            if not all(type(name) is str for name in (*seen, *loads, *(known.content for known in seen.values()))):
+            if len(seen) != len(rows) or not all(type(known.content) is str for known in seen.values()):
+                raise ValueError
+            if not all(type(name) is str for name in (*seen, *loads)):
                 raise ValueError
             if not all(type(index) is int for index in loads.values()):
                 raise ValueError
         except (TypeError, KeyError, ValueError, msgspec.ValidationError):
-            raise StateInvalidError("no state of identities", at="identities", expected="events and loads") from None
-        self._seen, self._loads = seen, loads
+            raise StateInvalidError("no state of identities", at="identities", expected="blocks and loads") from None
+        self._loads = loads
+        self._seen, self._blocks, self._addresses = {}, {}, {}
+        for event_id, known in seen.items():
+            self._put(event_id, known)
         self._by_time = sorted((known.event_time, event_id) for event_id, known in seen.items())
+
+    def _put(self, event_id: str, known: Seen) -> None:
+        block = known.event_time // self._width
+        members = self._blocks.get(block)
+        if members is None:
+            members = self._blocks[block] = {}
+        members[event_id] = self._seen[event_id] = known
+        if block in self._addresses:
+            del self._addresses[block]
+
+    def _forget(self, time: int, event_id: str) -> None:
+        block = time // self._width
+        del self._seen[event_id]
+        members = self._blocks[block]
+        del members[event_id]
+        if not members:
+            del self._blocks[block]
+        self._addresses.pop(block, None)
+
+    def _rows_of(self, block: int) -> list[list[Any]]:
+        members = self._blocks[block]
+        ordered = sorted((known.event_time, event_id) for event_id, known in members.items())
+        return [
+            [event_id, (known := members[event_id]).instrument, time, known.revision, known.settled()]
+            for time, event_id in ordered
+        ]
+
+    def _document(self, blocks: list[Any]) -> dict[str, Any]:
+        return {"blocks": blocks, "loads": [[load, index] for load, index in self._loads.items()]}
 
 
 def differs(seen: Seen, event: MarketEvent) -> bool:

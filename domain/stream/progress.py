@@ -29,9 +29,14 @@ class Omitted(msgspec.Struct, frozen=True):
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a checkpoint commits: the state, how far it goes, and what is new since the cut before it."""
+    """Everything that a checkpoint commits: the state, how far it goes, and what is new since the cut before it.
+
+    The state names blocks by address; `blocks` has the bytes of those that are not known to be stored. Whoever has committed the
+    cut empties it.
+    """
 
     state: dict[str, Any]
+    blocks: dict[str, bytes]
     next_offsets: dict[int, int]
     counts: dict[str, int]
     watermarks: tuple[int, ...]
@@ -59,6 +64,7 @@ class Progress:
         self.uncommitted = 0
         """Offsets and retries since the last cut."""
         self._start = sum(start_offsets.values())
+        self._blocks: dict[str, bytes] = {}
         self._clear()
 
     @property
@@ -130,7 +136,8 @@ class Progress:
         """What is to be committed now. From here on, what is new belongs to the next cut."""
         ticks = self.core.drain()
         cut = Cut(
-            state=self.core.state_document(),
+            state=self.core.packed_state(self._blocks),
+            blocks=self._blocks,
             next_offsets=dict(self.next_offsets),
             counts={treatment.value: self.core.counts[treatment] for treatment in Treatment},
             watermarks=self.core.watermarks,

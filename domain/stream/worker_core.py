@@ -209,13 +209,20 @@ class StreamCore:
 
     def state_document(self) -> dict[str, Any]:
         """Everything that decides what comes next, as JSON; drained ticks are the caller's, undrained ones are refused."""
+        return self._document([identities.state_document() for identities in self._identities])
+
+    def packed_state(self, blocks: dict[str, bytes]) -> dict[str, Any]:
+        """The same with blocks of identities by address; `blocks` gets the bytes of those that are new since the last time."""
+        return self._document([identities.packed_state(blocks) for identities in self._identities])
+
+    def _document(self, identities: list[dict[str, Any]]) -> dict[str, Any]:
         assert not any(self._released.values()), (
             "drain before writing the state out: ticks and state are committed together"
         )
         return {
             "counts": {treatment.value: self.counts[treatment] for treatment in Treatment},
             "flow": self._flow_address,
-            "identities": [identities.state_document() for identities in self._identities],
+            "identities": identities,
             "lanes": [lane.state_document() for lane in self._lanes.values()],
             "limits": msgspec.structs.asdict(self._limits),
             "schema": STATE_SCHEMA,

@@ -131,7 +131,7 @@ class Worker:
         self.standing, state = restored.standing, restored.state
         next_offsets = restored.next_offsets or start
         if state is not None and world.mutant is Mutant.DEDUPE:
-            state = state | {"identities": [{"events": [], "loads": []} for _ in range(PARTITIONS)]}
+            state = state | {"identities": [{"blocks": [], "loads": []} for _ in range(PARTITIONS)]}
         if world.mutant is Mutant.OFFSETS:
             next_offsets = {p: max(offset, world.read_to.get(p, 0)) for p, offset in next_offsets.items()}
         core = StreamCore(world.flow, PARTITIONS, LIMITS)
