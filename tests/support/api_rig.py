@@ -65,6 +65,8 @@ WHO = {
     "bob": (Scope.RUNS_READ, Scope.RUNS_WRITE),
     "reader": (Scope.RUNS_READ,),
     "writer": (Scope.RUNS_WRITE,),
+    "buyer": (Scope.PURCHASES_READ, Scope.PURCHASES_WRITE),
+    "other": (Scope.PURCHASES_READ, Scope.PURCHASES_WRITE),
     "operator": tuple(Scope),
 }
 
