@@ -117,7 +117,6 @@ async def staging_runners(
     from projections.staging.delivery import Stager
     from projections.staging.postgres import StagedAttempts, StagingRepairs, StagingSession
     from projections.staging.projection import MODEL
-    from projections.status import Projections
     from services import faultpoints
     from services.adapters.manager_runner import manager_runner
     from services.process_managers.staging_reconciler import StagingReconciler
@@ -133,7 +132,7 @@ async def staging_runners(
         stack.callback(looked_at.close)
         stager = Stager(staged, blobs.get, faultpoints.point)
         repairs = StagingRepairs(dsn, Stager(looked_at, blobs.get, faultpoints.point))
-        parts = Parts(looked_at, StagedAttempts(log.pool), repairs, Projections(log.pool))
+        parts = Parts(looked_at, StagedAttempts(log.pool), repairs)
         reconciler = StagingReconciler(log, StagedRowsReconciliation(log, blobs, parts))
         poll_seconds = settings.projection_poll_seconds
         runners: list[Runner] = [

@@ -22,8 +22,7 @@ from projections.staging.attempts import Attempt
 from projections.staging.clickhouse import FeatureValues
 from projections.staging.comparison import difference
 from projections.staging.postgres import StagedAttempts, StagingRepairs
-from projections.staging.projection import NAME, Delivery, StagingKey, apply
-from projections.status import Projections
+from projections.staging.projection import Delivery, StagingKey, apply
 from services.ports import BlobStore, EventLog
 from services.reconciliation import Finding, settle
 
@@ -41,7 +40,6 @@ class Parts(msgspec.Struct, frozen=True):
     values: FeatureValues
     attempts: StagedAttempts
     repairs: StagingRepairs
-    projections: Projections
 
 
 class _Wrong(msgspec.Struct, frozen=True):
@@ -71,11 +69,11 @@ class StagedRowsReconciliation:
         """Whether the projection has not come to the run's publication yet."""
         stream = run_stream(run_id)
         published = _published(self._log.read_streams_blocking([stream]).streams[stream])
-        return bool(published) and self._parts.projections.position(NAME) < published[-1].position
+        return bool(published) and self._parts.attempts.position() < published[-1].position
 
     def _findings(self, run_id: str, history: Sequence[Recorded]) -> Iterator[Finding]:
         published = _published(history)
-        if not published or self._parts.projections.position(NAME) < published[-1].position:
+        if not published or self._parts.attempts.position() < published[-1].position:
             return
         wrong = self._wrong(run_id, published)
         if wrong:

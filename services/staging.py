@@ -246,7 +246,7 @@ class Staging:
             if query.at_least > await asyncio.to_thread(self._projections.high_water_mark):
                 raise NotFoundError("the log has no such position", at="query.at_least", expected="one of an answer")
             await self._projections.wait_for(NAME, query.at_least, query.timeout_seconds)
-        position = await asyncio.to_thread(self._projections.position, NAME)
+        position = await asyncio.to_thread(self._attempts.position)
         scope = await asyncio.to_thread(self._again(principal, query, operates))
         if check and scope.attempts:
             await asyncio.to_thread(self._check_whole, values, scope)

@@ -275,8 +275,15 @@ class StagedAttempts:
 
     def generation(self) -> int:
         """The generation that readers see; 0 where nobody has ever staged."""
-        rows = self._query.rows(_SQL["generation"])
-        return int(rows[0][0]) if rows else 0
+        return self._served()[0]
+
+    def position(self) -> int:
+        """How far the copy is that readers see; 0 where nobody has ever staged."""
+        return self._served()[1]
+
+    def _served(self) -> tuple[int, int]:
+        rows = self._query.rows(_SQL["served"])
+        return (int(rows[0][0]), int(rows[0][1])) if rows else (0, 0)
 
     def visible(
         self,

@@ -5,8 +5,8 @@ SELECT n.name, 1, 'active' FROM (VALUES ('staging'), ('staging_reconciler')) AS 
 WHERE NOT EXISTS (SELECT 1 FROM finaz.projections AS p WHERE p.name = n.name AND p.role = 'active')
 ON CONFLICT DO NOTHING
 
--- name: generation
-SELECT p.generation FROM finaz.projections AS p WHERE p.name = 'staging' AND p.role = 'active'
+-- name: served
+SELECT p.generation, p.position FROM finaz.projections AS p WHERE p.name = 'staging' AND p.role = 'active'
 
 -- name: system
 -- Whose staging this is: what ClickHouse holds for another system is not ours to delete.
