@@ -35,7 +35,8 @@ class OpVersion(msgspec.Struct, frozen=True, kw_only=True):
 class DeterminismContract(msgspec.Struct, frozen=True, kw_only=True):
     """What decides a run's result. `inputs` are addresses, in the order of `ResultRef`; `seed` is that of a REPLAY's schedule.
 
-    A STREAM run has a topic besides: its input is what was accepted from it, which its journal says.
+    A STREAM run has a topic besides, and may go on behind the BATCH run that `continues` names: its input is what it accepted,
+    which its journal says.
     """
 
     run_id: str
@@ -50,6 +51,7 @@ class DeterminismContract(msgspec.Struct, frozen=True, kw_only=True):
     schedule: str
     seed: int | None
     topic: str
+    continues: str
 
 
 class ReplayView(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +103,7 @@ class Provenance:
             schedule=schedule,
             seed=await asyncio.to_thread(self._seed, schedule) if is_replay else None,
             topic=spec.topic,
+            continues=spec.continues,
         )
 
     async def replay(self, run_id: str, principal: str, operates: bool = False) -> ReplayView:

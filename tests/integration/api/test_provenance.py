@@ -30,7 +30,7 @@ async def test_a_result_carries_its_contract(api: ApiRig) -> None:
     assert contract["ops"] == [{"node": "ema_close", "op": "ema", "version": 1}]
     assert contract["code"] == code_version()
     assert (contract["inputs"], contract["snapshot"]) == ([api.snapshot], api.snapshot)
-    assert (contract["seed"], contract["schedule"], contract["topic"]) == (None, "", "")
+    assert [contract[name] for name in ("seed", "schedule", "topic", "continues")] == [None, "", "", ""]
     of_replay = await asked(api, f"/v1/runs/{replay}/contract")
     assert (of_replay["seed"], of_replay["schedule"]) == (7, address_of(FAULTS))
     assert of_replay["inputs"][:2] == [api.snapshot, of_replay["schedule"]]

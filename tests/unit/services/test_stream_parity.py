@@ -13,6 +13,7 @@ from domain.errors import BlobMissingError, FinazError
 from domain.instants import parse_instant, to_micros
 from domain.market.arrivals import arrival_log
 from domain.market.faults import FaultKind, random_schedule
+from domain.market.records import encode_event
 from domain.runs.aggregate import RunState
 from domain.runs.messages import Mode
 from domain.stream.records import StreamRecord
@@ -21,11 +22,13 @@ from services.batch_execution import FlowComputation
 from services.recomputation import Recomputation
 from services.stream_documents import StreamDocuments
 from services.stream_parity import Judgement, StreamParity, TopicLook, source_events
+from services.stream_parts import StreamEvent
 from tests.support.fixture_market import AS_OF, events
 from tests.support.memory_blobs import MemoryBlobs
 from tests.support.memory_broker import MemoryBroker
 from tests.support.memory_log import MemoryLog
 from tests.support.stream_rig import TOPIC, StreamRig, fixture_log, publish_log
+from tests.unit.services.test_stream_worker import batch_run
 
 INSTANT = parse_instant(AS_OF)
 
@@ -84,6 +87,39 @@ def test_a_topic_that_cannot_be_read_again_is_said(rig: StreamRig, how: str) -> 
     code = {"retention": "RECOVERY_BLOCKED", "away": "BROKER_UNAVAILABLE", "partitions": "PARTITIONS_CHANGED"}
     assert found.findings.reason.startswith(code.get(how, "TOPIC_MISSING"))
     assert found.verdict.kind is VerdictKind.EQUAL_TO_BATCH_GOLDEN
+
+
+def test_a_stream_behind_a_batch_is_judged_with_what_the_batch_took(rig: StreamRig) -> None:
+    """It opens at the marks: the batch's events were never in what it read, and are accepted all the same."""
+    broker = rig.broker
+    assert isinstance(broker, MemoryBroker)
+    broker.create(TOPIC, 4, {})
+    mine = [event for event in events() if event.instrument == "fixture.fx-0"]
+    for event in mine[:2]:
+        broker.append(TOPIC, 3, b"fixture.fx-0", encode_event(event), {})
+    published = False
+
+    def publish_the_rest(event: StreamEvent) -> None:
+        nonlocal published
+        if event.name != "stream.reading" or published:
+            return
+        published = True
+        for one in (mine[3], *mine[4:]):  # the first of them is a copy of what the batch took
+            broker.append(TOPIC, 3, b"fixture.fx-0", encode_event(one), {})
+        for partition in range(4):
+            kind = {"kind": b"END_OF_BOUNDED_SOURCE"}
+            broker.append(TOPIC, partition, b"fixture.fx-0", None, kind)
+
+    rig.happenings.on = publish_the_rest
+    run_id = rig.request(bounded=False, continues=batch_run(rig, 4), snapshot=rig.snapshot(), as_of=INSTANT)
+    assert rig.work(run_id).state is RunState.SUCCEEDED
+    found = judged(rig, run_id)
+    assert found.findings.agrees
+    assert (found.verdict.kind, found.verdict.accepted) == (VerdictKind.EQUAL_TO_BATCH_GOLDEN, 6)
+    run = rig.run(run_id)
+    assert run.spec is not None
+    documents = StreamDocuments(rig.log, rig.blobs)(run_id, run.spec)
+    assert address(documents[1]) == run.results[0].artifact
 
 
 def altered(rig: StreamRig, value: bytes | None) -> None:
