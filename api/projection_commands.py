@@ -19,15 +19,16 @@ from api.runs import POSITION_MAX
 from api.schemas import DeadLettersRevived, ProjectionLog, reference
 from domain.errors import BodyInvalidError, NotFoundError, ProjectionUnknownError
 from services.alerts import MANAGERS, RUNNERS
-from services.projection_operations import ENTRIES_MAX, REASON_CHARACTERS_MAX, DeadLetter
+from services.projection_operations import ENTRIES_MAX, NAMES, REASON_CHARACTERS_MAX, DeadLetter
 from services.read_models import ProjectionView
 
 ENTRIES_DEFAULT: Final = 50
 _RUNNER: Final = known_name("name", "A projection or a process manager.", RUNNERS, ProjectionUnknownError)
+_ANY: Final = known_name("name", "A projection or a process manager.", NAMES, ProjectionUnknownError)
 _MANAGER: Final = known_name("manager", "The process manager.", MANAGERS, NotFoundError)
 _LETTER: Final = pattern("command_id", "The dead letter.", UUID_PATTERN, NotFoundError, place=Place.PATH)
 _LOG_PARAMETERS: Final = (
-    _RUNNER,
+    _ANY,
     integer("cursor", "Where the page before ended.", minimum=0, maximum=POSITION_MAX),
     integer("limit", "Entries in one page.", minimum=1, maximum=ENTRIES_MAX, default=ENTRIES_DEFAULT),
 )
@@ -72,7 +73,7 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         "Have a projection pass over the one event at which it stopped",
         handlers.skip,
         _answer("It as it stands now. Rebuilds pass over the event too.", ProjectionView),
-        parameters=(_RUNNER,),
+        parameters=(_ANY,),
         body=_BODY,
         problems=(404, 409, 422),
     )

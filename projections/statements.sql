@@ -65,8 +65,9 @@ WHERE p.name = %(name)s AND p.generation = %(generation)s AND p.position = %(fro
 -- What stops by itself is in the projection's log as what operators do is.
 WITH logged AS (
     INSERT INTO finaz.projection_log (name, action, principal, reason, position)
-    SELECT %(name)s, 'stopped', '', %(error_code)s || ' at ' || %(error_topic)s || ' of ' || %(error_stream)s || ': ' || %(error_reason)s,
-           %(error_position)s
+    SELECT %(name)s, CASE c.role WHEN 'active' THEN 'stopped' ELSE 'rebuild-stopped' END, '',
+           %(error_code)s || ' at ' || %(error_topic)s || ' of ' || %(error_stream)s || ': ' || %(error_reason)s, %(error_position)s
+    FROM finaz.projections AS c WHERE c.name = %(name)s AND c.generation = %(generation)s
 )
 UPDATE finaz.projections AS p
 SET state = 'stopped', error_position = %(error_position)s, error_stream = %(error_stream)s, error_topic = %(error_topic)s,
@@ -135,6 +136,20 @@ WITH stopped AS (
 INSERT INTO finaz.projection_log (name, action, principal, reason, position)
 SELECT %(name)s, 'skip', %(principal)s, %(reason)s, %(position)s FROM stopped
 RETURNING position
+
+-- name: event_at
+SELECT e.stream, e.topic, e.state FROM finaz.events AS e WHERE e.position = %(position)s
+
+-- name: skip_inline
+-- An inline projection stands nowhere; what only its rebuild meets is passed over there.
+WITH skipped AS (
+    INSERT INTO finaz.projection_skips (name, position, stream, topic, code, principal, reason)
+    VALUES (%(name)s, %(position)s, %(stream)s, %(topic)s, %(code)s, %(principal)s, %(reason)s)
+    ON CONFLICT DO NOTHING
+    RETURNING position
+)
+INSERT INTO finaz.projection_log (name, action, principal, reason, position)
+SELECT %(name)s, 'skip', %(principal)s, %(reason)s, skipped.position FROM skipped
 
 -- name: skipped
 SELECT s.position, s.stream, s.topic, s.code, s.principal, s.reason, s.skipped_at

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from domain.errors import ProjectionStoppedError, ProjectionUnknownError, WaitTimeoutError
+from domain.errors import FinazError, ProjectionStoppedError, ProjectionUnknownError, WaitTimeoutError
+from domain.events import decode
 from projections.errors import NotStoppedThereError, PositionPassedError
 from projections.log import Failure
 from projections.position import CopyState, ProjectionStatus, Trouble
@@ -130,11 +131,28 @@ class Projections:
 
     def skip(self, name: str, position: int, reason: str, principal: str) -> None:
         """Have one that stopped at the event at `position` pass over it, also in rebuilds. Raises `NotStoppedThereError`."""
-        given = {"name": _asynchronous(name), "position": position, "reason": reason, "principal": principal}
-        if not self._query.rows(_SQL["skip"], given):
+        given = {"name": name, "position": position, "reason": reason, "principal": principal}
+        if name in PROJECTIONS and PROJECTIONS[name].inline:
+            self._skip_inline(PROJECTIONS[name], given)
+            return
+        if not self._query.rows(_SQL["skip"], {**given, "name": _asynchronous(name)}):
             raise NotStoppedThereError(
                 "it has not stopped at that event", at=f"{name} at {position}", expected="the position of its error"
             )
+
+    def _skip_inline(self, projection: Projection, given: dict[str, Any]) -> None:
+        """Have rebuilds of an inline projection pass over an event that nobody can decode; no other can be in their way."""
+        for stream, topic, document in self._query.rows(_SQL["event_at"], given):
+            if stream.partition("/")[0] in projection.model.categories:
+                try:
+                    decode(topic, document)
+                except FinazError as error:
+                    self._query.rows(
+                        _SQL["skip_inline"], {**given, "stream": stream, "topic": topic, "code": error.code}
+                    )
+                    return
+        at = f"{projection.name} at {given['position']}"
+        raise NotStoppedThereError("no rebuild of it would stop there", at=at, expected="an event that cannot be read")
 
     def skipped(self, name: str) -> list[Skip]:
         """The events that it passes over, by position."""

@@ -288,4 +288,4 @@ def _command(outcome: Outcome, token: int) -> JobCommand:
 
 
 def _error(error: FinazError) -> JobError:
-    return JobError(code=error.code, message=str(error)[:MESSAGE_CHARACTERS_MAX], at=error.at)
+    return JobError(code=error.code, message=error.detail[:MESSAGE_CHARACTERS_MAX], at=error.at)

@@ -9,14 +9,18 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
+from projections.registry import PROJECTIONS
 from projections.status import LogEntry, Projections, Skip
 from services.adapters.manager_store import DeadLetter, ManagerOperations
-from services.alerts import REASON_CHARACTERS_MAX, checked_reason
+from services.alerts import REASON_CHARACTERS_MAX, RUNNERS, checked_reason
 
 ENTRIES_MAX: Final = 200
 """Entries of a projection's log that are shown at once."""
 
-__all__ = ["ENTRIES_MAX", "REASON_CHARACTERS_MAX", "DeadLetter", "LogEntry", "ProjectionOperations", "Skip"]
+NAMES: Final = tuple(sorted({*RUNNERS, *PROJECTIONS}))
+"""All projections and process managers, inline ones too: each has a log, and rebuilds of each may have to pass over an event."""
+
+__all__ = ["ENTRIES_MAX", "NAMES", "REASON_CHARACTERS_MAX", "DeadLetter", "LogEntry", "ProjectionOperations", "Skip"]
 
 
 class ProjectionOperations:

@@ -161,7 +161,27 @@ async def test_exactly_the_event_at_which_it_stopped_is_skipped(api: ApiRig) -> 
     job = (await operator.post("/v1/jobs", json={"kind": "rebuild", "target": "leases"})).json()
     await executed(api)
     assert (await operator.get(f"/v1/jobs/{job['job_id']}")).json()["state"] == "SUCCEEDED"
-    assert problem(await operator.post("/v1/projections/outbox/skip", json=body), 404)["code"] == "PROJECTION_UNKNOWN"
+    nothing = await operator.post("/v1/projections/nothing/skip", json=body)
+    assert problem(nothing, 404)["code"] == "PROJECTION_UNKNOWN"
+
+
+async def test_a_rebuild_of_an_inline_projection_passes_over_what_nobody_can_read(api: ApiRig) -> None:
+    """Only an event of its category that cannot be decoded; afterwards the rebuild, which had named it, succeeds."""
+    operator = api.as_("operator")
+    await operator.post("/v1/jobs", json={"kind": "rebuild", "target": "runs"})
+    place = api.parts.log.high_water_mark() + 1
+    await asyncio.to_thread(execute, api.dsn, POISON, place)
+    body = {"position": place, "reason": "never released"}
+    for name, position in (("outbox", place), ("lease_guard", place - 1), ("lease_guard", place + 1)):
+        answer = await operator.post(f"/v1/projections/{name}/skip", json={**body, "position": position})
+        assert problem(answer, 409)["code"] == "NOT_STOPPED_THERE"
+    assert (await operator.post("/v1/projections/lease_guard/skip", json=body)).status_code == 200
+    job = (await operator.post("/v1/jobs", json={"kind": "rebuild", "target": "lease_guard"})).json()
+    await executed(api)
+    await executed(api)
+    assert (await operator.get(f"/v1/jobs/{job['job_id']}")).json()["state"] == "SUCCEEDED"
+    log = (await operator.get("/v1/projections/lease_guard/log")).json()
+    assert [entry["action"] for entry in log["items"]] == ["rebuild", "skip"]
 
 
 @pytest.mark.parametrize(
