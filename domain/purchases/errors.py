@@ -44,9 +44,3 @@ class MailUnavailableError(InfrastructureError):
     """The mail server is away or refused the message; it is tried again."""
 
     code = "MAIL_UNAVAILABLE"
-
-
-class ContactsUnavailableError(InfrastructureError):
-    """The table of contacts cannot be reached."""
-
-    code = "CONTACTS_UNAVAILABLE"
