@@ -17,7 +17,7 @@ from domain.errors import ProjectionStoppedError, RebuildRunningError, StaleFenc
 from projections.errors import CodeVersionError, NoOldCopyError, PositionPassedError
 from projections.folding import Folded, ReadModel
 from projections.log import Failure, StoredEvent
-from projections.position import Copy, CopyRole
+from projections.position import Copy, CopyRole, category_of
 from projections.postgres import LogSession, PostgresSession, RowStore
 from projections.rebuilding.ahead import ReadAhead
 from projections.rebuilding.comparing import COMPARE_SECONDS_MAX, difference
@@ -366,8 +366,8 @@ def at_one_instant(session: LogSession) -> Iterator[None]:
 def stopped(name: str, failure: Failure) -> ProjectionStoppedError:
     """The error of a rebuild that met an event which it cannot apply."""
     return ProjectionStoppedError(
-        f"the rebuild met {failure.topic} of {failure.stream} at position {failure.position}, which it cannot apply: "
-        f"{failure.code}: {failure.reason}",
+        f"the rebuild met {failure.topic} of {failure.stream} at position {failure.position}, which it cannot apply "
+        f"({category_of(failure.code).value}): {failure.reason}",
         at=name,
         expected="events that follow one another; the old rows are served on",
         position=failure.position,
