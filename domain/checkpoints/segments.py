@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from domain.canonical import canonical
+from domain.documents import plain_bytes
 from domain.market.lanes import LaneValues
 from domain.market.records import MarketEvent
 from domain.stream.errors import CheckpointInvalidError
@@ -76,7 +77,22 @@ def segments_of(ticks: Mapping[str, Sequence[LaneValues]], accepted: Iterable[Ma
 
 def encode_segment(segment: Segment, previous: str | None) -> bytes:
     """The canonical bytes of a segment behind `previous`."""
-    return canonical(msgspec.to_builtins(msgspec.structs.replace(segment, previous=previous)))
+    head = canonical({"format": segment.format, "previous": previous})[1:-1]
+    ticks = {
+        name: _object(ids=plain_bytes(of.ids), outputs=_floats_of(of.outputs), times=plain_bytes(of.times))
+        for name, of in segment.ticks.items()
+    }
+    accepted = {
+        name: _object(
+            available_at=plain_bytes(of.available_at),
+            ids=plain_bytes(of.ids),
+            revisions=plain_bytes(of.revisions),
+            times=plain_bytes(of.times),
+            values=_floats_of(of.values),
+        )
+        for name, of in segment.accepted.items()
+    }
+    return b'{"accepted":' + _named(accepted) + b"," + head + b',"ticks":' + _named(ticks) + b"}"
 
 
 def parse_segment(data: bytes, at: str) -> Segment:
@@ -134,6 +150,23 @@ def accepted_of_segments(segments: Iterable[Segment]) -> Iterator[MarketEvent]:
                     revision=revision,
                     values=dict(zip(columns, values, strict=True)),
                 )
+
+
+def _floats_of(columns: dict[str, list[float | None]]) -> bytes:
+    return _named({name: _floats(column) for name, column in columns.items()})
+
+
+def _floats(column: list[float | None]) -> bytes:
+    return b"[" + ",".join(["null" if value is None else repr(value) for value in column]).encode() + b"]"
+
+
+def _named(members: dict[str, bytes]) -> bytes:
+    return b"{" + b",".join(canonical(name) + b":" + members[name] for name in sorted(members)) + b"}"
+
+
+def _object(**members: bytes) -> bytes:
+    """An object of members whose names stand sorted."""
+    return b"{" + b",".join(f'"{name}":'.encode() + value for name, value in members.items()) + b"}"
 
 
 def _tick_pieces(ticks: Mapping[str, Sequence[LaneValues]]) -> Iterator[Segment]:

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from domain.canonical import address, canonical
+from domain.canonical import address
+from domain.documents import plain_bytes
 from domain.market.errors import StateInvalidError
 from domain.market.records import MarketEvent
 
@@ -97,7 +98,7 @@ class Identities:
     def packed_state(self, blocks: dict[str, bytes]) -> dict[str, Any]:
         """The same with the blocks' addresses in their place; those that changed since the last time are put into `blocks`."""
         for block in self._blocks.keys() - self._addresses.keys():
-            data = canonical(self._rows_of(block))
+            data = plain_bytes(self._rows_of(block))
             self._addresses[block] = name = address(data)
             blocks[name] = data
         return self._document([self._addresses[block] for block in sorted(self._blocks)])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.canonical import canonical
-from domain.documents import canonical_struct
+from domain.documents import canonical_struct, plain_bytes
 from domain.errors import CanonicalError
 
 
@@ -125,3 +125,9 @@ def test_identifiers_are_text() -> None:
     """As msgspec writes them in either way."""
     identifier = UUID(int=7)
     assert canonical_struct(Inner(identifier)) == b'{"alpha":null,"zeta":"' + str(identifier).encode() + b'"}'
+
+
+@given(st.lists(st.integers(-(2**63), 2**63) | st.text(st.characters(exclude_characters="\x00", codec="utf-8"))))
+def test_plain_columns_have_their_canonical_bytes(values: list[int | str]) -> None:
+    """Whatever characters the texts have."""
+    assert plain_bytes(values) == canonical(values)

@@ -56,7 +56,7 @@ def test_packed_and_whole_are_one_state_whatever_happened(seed: int) -> None:
             identities.restore(document)
             assert identities.state_document() == document
     assert expanded(identities.packed_state(blocks), blocks) == identities.state_document()
-    assert all(address(data) == name for name, data in blocks.items())
+    assert all(address(data) == name and canonical(parse(data)) == data for name, data in blocks.items())
     assert len(identities) == sum(len(parse(blocks[name])) for name in identities.packed_state({})["blocks"])
 
 
