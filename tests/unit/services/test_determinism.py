@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -68,10 +69,13 @@ def test_a_process_and_its_surroundings_decide_nothing(tmp_path: Path) -> None:
     seed=st.integers(0, 2**32),
     rate=st.floats(0.0, 0.6),
     chunk=st.integers(1, 30),
+    clock=st.sampled_from([{"kind": "event"}, {"kind": "interval", "length_seconds": 7}]),
 )
-def test_a_replay_is_a_stream_over_its_own_log(made: list[MarketEvent], seed: int, rate: float, chunk: int) -> None:
-    """Whatever the faults, whatever the checkpoints: the very same artifact."""
-    of = parse_flow(flow(instruments=("A", "B")))
+def test_a_replay_is_a_stream_over_its_own_log(
+    made: list[MarketEvent], seed: int, rate: float, chunk: int, clock: dict[str, Any]
+) -> None:
+    """Whatever the faults, the checkpoints, the clock: the very same artifact."""
+    of = parse_flow(flow(instruments=("A", "B"), clock=clock))
     ordered = sorted(made, key=lambda event: (event.event_time, event.event_id, event.revision))
     schedule = random_schedule(seed, dict.fromkeys(FaultKind, rate), dict.fromkeys(e.event_id for e in ordered))
     log = arrival_log(ordered, INSTANT, schedule, "sha256:" + "5" * 64)

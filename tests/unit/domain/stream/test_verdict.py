@@ -1,6 +1,7 @@
 """The verdict on a stream: equal, different by its input with the identities that make the difference, or diverged."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -55,12 +56,15 @@ def test_the_fixture_equals_the_batch() -> None:
     assert (found.lost.count, found.late.count, found.revised.count, found.extra.count) == (0, 0, 0, 0)
 
 
-@given(events(revisions_max=1), st.integers(0, 2**32), st.floats(0, 0.6))
+CLOCKS = st.sampled_from([{"kind": "event"}, {"kind": "interval", "length_seconds": 7}])
+
+
+@given(events(revisions_max=1), st.integers(0, 2**32), st.floats(0, 0.6), CLOCKS)
 def test_whatever_the_faults_a_stream_is_the_batch_over_what_it_accepted(
-    made: list[MarketEvent], seed: int, rate: float
+    made: list[MarketEvent], seed: int, rate: float, clock: dict[str, Any]
 ) -> None:
     """Never DIVERGED; equal where nothing differs, and where it differs an identity says why."""
-    of = parse_flow(flow(instruments=("A", "B")))
+    of = parse_flow(flow(instruments=("A", "B"), clock=clock))
     ordered = sorted(made, key=lambda event: (event.event_time, event.event_id, event.revision))
     schedule = random_schedule(seed, dict.fromkeys(FaultKind, rate), dict.fromkeys(e.event_id for e in ordered))
     batch, accepted, late = streamed(of, arrival_log(ordered, AS_OF, schedule, SNAPSHOT).arrivals)
