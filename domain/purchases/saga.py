@@ -136,9 +136,9 @@ class Saga(msgspec.Struct, frozen=True):
     refunded: bool = False
     compensating_since: datetime | None = None
     round: int = 0
-    alerts: frozenset[str] = frozenset()
-    seen: frozenset[str] = frozenset()
-    mails: frozenset[str] = frozenset()
+    alerts: tuple[str, ...] = ()
+    seen: tuple[str, ...] = ()
+    mails: tuple[str, ...] = ()
 
     @property
     def mail_due(self) -> str | None:
@@ -162,9 +162,7 @@ def evolve(saga: Saga, event: Event) -> Saga:
             return msgspec.structs.replace(saga, state=state, compensating_since=event.decided_at)
         case PurchaseCompensated():
             # Another round has alerts of its own.
-            return msgspec.structs.replace(
-                saga, state=state, compensating_since=None, round=saga.round + 1, alerts=frozenset()
-            )
+            return msgspec.structs.replace(saga, state=state, compensating_since=None, round=saga.round + 1, alerts=())
     return msgspec.structs.replace(saga, state=state)
 
 
@@ -194,11 +192,11 @@ def _remembering(saga: Saga, event: Event) -> Saga:
         case RefundAttempted():
             return changed(saga, refund_attempts=event.attempt)
         case PurchaseAlertRaised():
-            return changed(saga, alerts=saga.alerts | {event.alert.value})
+            return changed(saga, alerts=_with(saga.alerts, event.alert.value))
         case MailRecorded():
-            return changed(saga, mails=saga.mails | {event.mail})
+            return changed(saga, mails=_with(saga.mails, event.mail))
         case EvidenceRecorded():
-            saga = changed(saga, seen=saga.seen | {identity_of(event)})
+            saga = changed(saga, seen=_with(saga.seen, identity_of(event)))
             if event.outcome is not Outcome.SUCCEEDED:
                 return saga
             if event.operation is Operation.REFUND:
@@ -206,6 +204,11 @@ def _remembering(saga: Saga, event: Event) -> Saga:
             first = saga.charge_gateway_id or event.gateway_id
             return changed(saga, charged=True, charge_gateway_id=first)
     return saga
+
+
+def _with(names: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """The names with one more, each once, in their order."""
+    return tuple(sorted({*names, name}))
 
 
 def identity_of(evidence: EvidenceRecorded) -> str:
