@@ -346,8 +346,9 @@ def test_retention_under_a_reader_is_an_error_and_no_jump(
     publish(rig, topic, *((0, b"%d" % n) for n in range(20)))
     rig.delete_records(topic, 0, 30)
     source.resume([0])
-    with pytest.raises(RecoveryBlockedError):
-        source.poll(100, READ_SECONDS)
+    for _ in range(2):  # and goes on saying so
+        with pytest.raises(RecoveryBlockedError):
+            source.poll(100, READ_SECONDS)
 
 
 def test_a_journal_beyond_the_end_means_that_the_broker_lost_data(
