@@ -233,10 +233,71 @@ class KafkaSource:
         """The client's word on the connection, given inside `poll`, many times in an outage; it goes on trying by itself."""
         if error.code() == KafkaError._ALL_BROKERS_DOWN and self._down_since is None:
             self._down_since = time.monotonic()
-            place = f"partition {message.partition()}, offset {message.offset()}"
+            LOG.warning("no broker can be reached: %s", error.str())
+
+    def _check_reachable(self) -> None:
+        """After an empty poll: tell silence from a broker that is away."""
+        if self._down_since is not None and time.monotonic() - self._down_since >= self._patience:
+            self._topics.reach(PROBE_SECONDS_MAX)
+            self._down_since = None
+
+    def _check_kept(self, number: int, offset: int, marks: Marks) -> None:
+        at = f"{self._topic}, partition {number}, offset {offset}"
+        if offset < marks.low:
+            raise RecoveryBlockedError(
+                "the broker no longer has it: its retention removed it",
+                at=at,
+                expected=f"an offset from {marks.low} on",
+            )
+        if offset > marks.high:
+            raise RecoveryBlockedError(
+                "it is beyond the end of the log: the broker lost data", at=at, expected=f"an offset up to {marks.high}"
+            )
+
+    def _look_at_partitions(self) -> None:
+        """Now and then, and not while the broker is known to be away; one that does not answer may be.
+
+        A topic is taken for deleted at the second look in a row: a broker that has just started may not know it yet.
+        """
+        now = time.monotonic()
+        if self._down_since is not None or now - self._looked_at < self._look_seconds:
+            return
+        self._looked_at = now
+        try:
+            self._check_partitions(PROBE_SECONDS_MAX)
+            self._missed = False
+        except BrokerUnavailableError:
+            self._down_since = now
+        except TopicMissingError:
+            if self._missed:
+                raise
+            self._missed = True
+
+    def _check_partitions(self, timeout_seconds: float | None = None) -> None:
+        found = self._partitions_now(timeout_seconds)
+        if found != self.partitions:
+            raise PartitionsChangedError(
+                f"the topic has {found} partitions now", at=self._topic, expected=f"{self.partitions} partitions"
+            )
+
+    def _partitions_now(self, timeout_seconds: float | None = None) -> int:
+        found = self._topics.partitions_of(self._topic, timeout_seconds)
+        if found is None:
+            raise TopicMissingError("there is no such topic", at=self._topic, expected="a topic that was created")
+        return found
+
+
+def _headers(message: Message) -> Mapping[str, bytes]:
+    """Of headers with one name the last stands; a header without a value has an empty one.
+
+    Where a name is no UTF-8 the client gives none of them: then the record has none, and is judged by its key and value.
+    """
+    try:
+        found: dict[str, bytes] = dict(message.headers() or ())  # type: ignore[arg-type]
+    except (SystemError, UnicodeDecodeError):
+        place = f"partition {message.partition()}, offset {message.offset()}"
         LOG.warning("HEADERS [%s] left out of a record, since a name is no text: %s", message.topic(), place)
         return {}
-
     if all(found.values()):
         return found
     return {name: value or b"" for name, value in found.items()}
