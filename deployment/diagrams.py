@@ -12,6 +12,8 @@ from typing import Any, Final
 from domain.admission.aggregate import ADMISSION_TRANSITIONS
 from domain.checkpoints.aggregate import CHECKPOINT_TRANSITIONS
 from domain.discrepancies.aggregate import DISCREPANCY_TRANSITIONS
+from domain.jobs.aggregate import JOB_TRANSITIONS
+from domain.jobs.slot import SLOT_TRANSITIONS
 from domain.leases.aggregate import LEASE_TRANSITIONS
 from domain.runs.aggregate import RUN_TRANSITIONS
 from domain.stream.journal import JOURNAL_TRANSITIONS
@@ -26,6 +28,8 @@ TABLES: Final[dict[str, TransitionTable[Any]]] = {
         CHECKPOINT_TRANSITIONS,
         JOURNAL_TRANSITIONS,
         DISCREPANCY_TRANSITIONS,
+        JOB_TRANSITIONS,
+        SLOT_TRANSITIONS,
     )
 }
 
