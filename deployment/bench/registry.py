@@ -24,6 +24,7 @@ BENCHMARKS: Final[Mapping[str, str]] = MappingProxyType(
         "admissions": "deployment.bench.admissions",
         "pickup": "deployment.bench.pickup",
         "growth": "deployment.bench.growth",
+        "purchases": "deployment.bench.purchases",
         "ops": "deployment.bench.ops",
         "imports": "deployment.bench.imports",
         "projections": "deployment.bench.projections",
