@@ -30,7 +30,7 @@ _DIGITS_MAX: Final = 400  # an integer of more digits is beyond binary64, whatev
 _INFINITY: Final = float("inf")
 
 
-class MarketEvent(msgspec.Struct, frozen=True, kw_only=True):
+class MarketEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One revision of one event. Times are microseconds since the UTC epoch; a value of None is a GAP."""
 
     event_id: str

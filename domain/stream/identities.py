@@ -29,7 +29,7 @@ CONTENT_BYTES: Final = 12
 """Bytes of the digest of a content: a million million copies would have to be forged to meet another's."""
 
 
-class Seen(msgspec.Struct, array_like=True):
+class Seen(msgspec.Struct, array_like=True, gc=False):
     """What is known of an event: its instrument and time, which never change, and its highest revision with its content.
 
     The content is the values themselves until it is asked for: most events are seen once.

@@ -47,7 +47,7 @@ class UnreadableError(FinazError):
     code = "RECORD_UNREADABLE"
 
 
-class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
+class StreamRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One record as the broker gave it. `headers` has the last value of each name."""
 
     partition: int

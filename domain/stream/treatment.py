@@ -32,7 +32,7 @@ ACCEPTED: Final = frozenset({Treatment.CONSUMED, Treatment.REVISED})
 """Treatments whose events take part in the values."""
 
 
-class Treated(msgspec.Struct, frozen=True, kw_only=True):
+class Treated(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One record's treatment. `event` where it could be read; `detail` why it was omitted; `alert` where copies differ."""
 
     treatment: Treatment
