@@ -24,6 +24,9 @@ from domain.market.text_columns import Texts, join_rows, texts_of
 SLICE_ROWS: Final = 65_536
 """Rows of one slice."""
 
+TICK_BYTES_MIN: Final = 60
+"""Bytes of the shortest tick there can be: so many rows are left at most."""
+
 _TICKS: Final = b',"ticks":['
 _EVENT_ID: Final = b'{"event_id":"'
 _EVENT_TIME: Final = b'","event_time":"'
@@ -80,11 +83,9 @@ def output_columns(data: bytes, output: str, rows_max: int = SLICE_ROWS) -> Iter
     bounds = np.cumsum([0, len(_EVENT_ID), len(_EVENT_TIME), len(_VALUES)]).astype(np.int64)
     key = np.frombuffer(canonical(output), dtype=np.uint8)
     while at < len(data) - 1:
-        numbers = np.zeros(
-            (4, rows_max), dtype=np.int64
-        )  # event_time, id's start and size, the size of a value left over
-        values = np.zeros(rows_max, dtype=np.float64)
-        starts = np.zeros(rows_max, dtype=np.int64)
+        room = min(rows_max, (len(data) - at) // TICK_BYTES_MIN + 1)
+        numbers = np.zeros((4, room), dtype=np.int64)  # event_time, id's start and size, the size of a value left over
+        values, starts = np.zeros(room, dtype=np.float64), np.zeros(room, dtype=np.int64)
         after, rows, escaped = _read_ticks(raw, at, fixed, bounds, key, POWERS, numbers, starts, values)
         if after < 0:
             raise SnapshotInvalidError("no tick of a FeatureBatch", at=f"byte {-after - 1}", expected=FORMAT)

@@ -2,10 +2,12 @@
 
 It walks the bytes once, expecting each line to have the members of the snapshot in canonical order. What must stay true: what it
 takes, the strict reader takes with the same result; at the first byte that is not as expected (an escape, another member, white
-space) it gives up, and the caller reads the chunk line by line. Decimals of up to 15 digits are read here, by one division that
-rounds once; of other numbers it says where they stand, and they are read by `float`.
+space) it gives up, and the caller reads the chunk line by line. Decimals of up to 18 digits are read here, rounded once and
+correctly; of other numbers, and of those that stand next to the middle between two binary64, it says where they stand, and they
+are read by `float`.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,6 +28,12 @@ _KINDS: Final = {
     "instrument": _TEXT,
     "revision": _INTEGER,
 }
+DIGITS_MAX: Final = 18
+"""Significant digits that are read here: what they make fits into 64 bits."""
+
+SCALE_MAX: Final = 22
+"""Places behind the point, at most: greater powers of ten are no binary64."""
+
 POWERS: Final = np.array([10.0**k for k in range(23)], dtype=np.float64)
 
 
@@ -143,32 +151,75 @@ def read_float(data: Bytes, at: int, end: int, powers: Floats) -> tuple[int, int
         return at + 4, 0, np.nan
     if data[at] == 45:
         at += 1
+    at, mantissa, scale, digits = _decimal(data, at, end)
+    if at < 0:
+        return -1, 0, 0.0
+    if at < end and (data[at] == 101 or data[at] == 69):
+        at = _exponent(data, at + 1, end)
+        return at, at - start, 0.0
+    if digits > DIGITS_MAX or scale > SCALE_MAX:
+        return at, at - start, 0.0
+    if digits <= 15:
+        value = mantissa / powers[scale]  # both are exact, and a division rounds once
+    else:
+        value, sure = _quotient(mantissa, powers[scale])
+        if not sure:
+            return at, at - start, 0.0
+    return at, 0, -value if data[start] == 45 else value
+
+
+@compiled
+def _decimal(data: Bytes, at: int, end: int) -> tuple[int, int, int, int]:
+    """The place behind a decimal's digits (-1: they are none), its digits as an integer, how many stand behind the point, how many
+    count. More than `DIGITS_MAX` are not all in the integer."""
     first, mantissa, scale, digits = at, 0, 0, 0
     while at < end and data[at] >= 48 and data[at] <= 57:
-        if digits < 18:
+        if digits < DIGITS_MAX:
             mantissa = mantissa * 10 + (int(data[at]) - 48)
-        digits += 1
+        digits += 1 if mantissa > 0 else 0
         at += 1
     if at == first or (data[first] == 48 and at - first > 1):
-        return -1, 0, 0.0
+        return -1, 0, 0, 0
     if at < end and data[at] == 46:
         at += 1
         point = at
         while at < end and data[at] >= 48 and data[at] <= 57:
-            if digits < 18:
+            if digits < DIGITS_MAX:
                 mantissa = mantissa * 10 + (int(data[at]) - 48)
                 scale += 1
-            digits += 1
+            digits += 1 if mantissa > 0 else 0
             at += 1
         if at == point:
-            return -1, 0, 0.0
-    if at < end and (data[at] == 101 or data[at] == 69):
-        at = _exponent(data, at + 1, end)
-        return at, at - start, 0.0
-    if digits > 15:
-        return at, at - start, 0.0
-    value = mantissa / powers[scale]
-    return at, 0, -value if data[start] == 45 else value
+            return -1, 0, 0, 0
+    return at, mantissa, scale, digits
+
+
+@compiled
+def _quotient(mantissa: int, power: float) -> tuple[float, bool]:
+    """The binary64 nearest to mantissa / power (mantissa below 2**63, power exact), and whether that is sure.
+
+    The quotient is taken with its remainder: `high * power` is known exactly as a sum of two binary64 (Dekker), so what is lacking
+    is known to some 2**-100 of the quotient. It decides the rounding, except next to the middle between two numbers, and where the
+    distance between numbers changes: there nothing is said.
+    """
+    rounded = float(mantissa)
+    left = float(mantissa - int(rounded))
+    high = rounded / power
+    product = high * power
+    split = 134217729.0 * high
+    high_1 = split - (split - high)
+    high_2 = high - high_1
+    split = 134217729.0 * power
+    power_1 = split - (split - power)
+    power_2 = power - power_1
+    error = ((high_1 * power_1 - product) + high_1 * power_2 + high_2 * power_1) + high_2 * power_2
+    low = (((rounded - product) - error) + left) / power
+    value = high + low
+    missing = low - (value - high)
+    fraction, exponent = math.frexp(value)
+    unit = math.ldexp(1.0, exponent - 53)
+    near_middle = abs(abs(missing) - unit / 2) < unit * 1e-9
+    return value, not near_middle and fraction != 0.5
 
 
 @compiled

@@ -10,6 +10,7 @@ from domain.market.batch_columns import output_columns, output_schema
 from domain.market.errors import SnapshotInvalidError
 from domain.market.feature_batch import FeatureBatch, OutputSchema, parse_feature_batch
 from domain.market.lanes import LaneValues
+from domain.market.line_reader import POWERS, read_float
 from domain.market.text_columns import EARLIEST, LATEST
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1, max_size=6)
@@ -64,6 +65,30 @@ def test_damaged_bytes_are_refused_or_read_alike(batch: FeatureBatch, data: st.D
         except SnapshotInvalidError:
             continue
         assert read <= batch.rows(name)
+
+
+SIGNIFICANT = st.builds(
+    lambda digits, scale, sign: (
+        sign + (f"{digits // 10**scale}.{digits % 10**scale:0{scale}d}" if scale else f"{digits}")
+    ),
+    st.integers(0, 10**19),
+    st.integers(0, 24),
+    st.sampled_from(["", "-"]),
+)
+MIDDLE = st.builds(lambda odd, scale: f"{2 * odd + 1}" + ".0" * scale, st.integers(2**52, 2**53), st.integers(0, 1))
+
+
+@given(
+    st.lists(st.floats(allow_nan=False, allow_infinity=False).map(repr) | SIGNIFICANT | MIDDLE, min_size=1, max_size=40)
+)
+def test_decimals_are_rounded_as_python_rounds_them(texts: list[str]) -> None:
+    """Of any length and scale, next to the middle between two binary64 included: what is read is what `float` reads, to the bit."""
+    for text in texts:
+        data = np.frombuffer(text.encode() + b",", dtype=np.uint8)
+        at, left, value = read_float(data, 0, len(data), POWERS)
+        assert at == len(text)
+        if not left:
+            assert value.hex() == float(text).hex(), text
 
 
 def test_an_unknown_output_is_named() -> None:
