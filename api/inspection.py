@@ -20,9 +20,8 @@ from api.parts import ApiParts
 from api.runs import POSITION_MAX
 from api.schemas import reference
 from domain.errors import InputError, OverloadedError
-from domain.log_errors import EventNotFoundError
 from services.inspected import AggregateState, EventChain, InspectedPage, StateDifference, StreamPage
-from services.inspection import PAGE_MAX, Inspection, Search
+from services.inspection import PAGE_MAX, EventNotFoundError, Inspection, Search
 from services.log_export import ExportSource
 
 PAGE_DEFAULT: Final = 100

@@ -16,7 +16,8 @@ import msgspec
 from domain.errors import CursorInvalidError, InputError
 from domain.events import Recorded
 from domain.folds import fold_of, key_of
-from domain.log_errors import EventNotFoundError, StreamNotFoundError
+from domain.log_errors import EventNotFoundError as EventNotFoundError
+from domain.log_errors import StreamNotFoundError
 from projections.log import StoredEvent
 from projections.reading import Query
 from projections.statements import statements
