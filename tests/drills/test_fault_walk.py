@@ -22,6 +22,7 @@ from services.faultpoints import POINTS
 from services.runs import fold_run
 from services.store.application import Log
 from tests.support import whole_system
+from tests.support.fixture_market import GOLDEN
 from tests.support.store import opened
 from tests.support.whole_system import NAMES, Fault, request_of
 
@@ -33,6 +34,8 @@ WRITE_TOPICS = {
     "publish, complete and release": "run.result_published.v1",
     "fail": "run.failed.v1",
     "requeue": "run.requeued.v1",
+    "open a source": "journal.source_opened.v1",
+    "checkpoint": "checkpoint.committed.v1",
 }
 """Every write of a worker, by an event that its append has."""
 
@@ -125,6 +128,7 @@ EXPECTED = {
     "broken": "FAILED",
     "flaky": "SUCCEEDED",
     "cancelled": "CANCELLED",
+    "stream": "SUCCEEDED",
 }
 
 
@@ -134,7 +138,8 @@ def check_final(log: Log) -> None:
     assert {name: seen[0] for name, seen in state.items()} == EXPECTED
     results = {name: seen[1] for name, seen in state.items()}
     assert results["plain"] == results["long"] == results["flaky"]
-    assert [len(results[name]) for name in NAMES] == [1, 1, 0, 1, 0]
+    assert [len(results[name]) for name in NAMES] == [1, 1, 0, 1, 0, 1]
+    assert [values_hash for _, _, values_hash in results["stream"]] == [GOLDEN]
     assert state["broken"][2] == ["BLOB_MISSING"]
     check_whole(log)
 

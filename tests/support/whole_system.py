@@ -1,6 +1,7 @@
-"""The whole system in one process, for the walk of all fault points: it admits five runs, executes them, projects, recovers
-orphans, reconciles, and ends when everything has settled. A fault may be planted: at a fault point, or around the append of an
-event of some topic, the process kills itself, stops itself, or meets an error, once.
+"""The whole system in one process, for the walk of all fault points: it admits six runs, executes them (one of them from a topic
+that each start fills with the same records), projects, recovers orphans, reconciles, and ends when everything has settled. A fault
+may be planted: at a fault point, or around the append of an event of some topic, the process kills itself, stops itself, or meets
+an error, once.
 
 Started again with the same folder it goes on where the last one was, as a restarted service would.
 """
@@ -20,10 +21,11 @@ from typing import Any
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
 import projections.runner
-from domain.canonical import address_of
+from domain.canonical import address_of, canonical
 from domain.errors import BlobMissingError, RunFinishedError, StoreUnavailableError
 from domain.identity import run_id_of, run_stream
-from domain.instants import parse_instant
+from domain.instants import EPOCH, parse_instant
+from domain.market.flow import flow_body, parse_flow
 from domain.runs.messages import Mode, RunRequested, RunSpec
 from projections.inline import INLINE
 from projections.postgres import PostgresSession, RowStore
@@ -36,6 +38,7 @@ from services.batch_parts import WorkerSettings
 from services.batch_worker import BatchWorker
 from services.cas import DirectoryBlobStore
 from services.ports import Append, Appended, NewEvent
+from services.process_managers import orphan_recovery, reconciler
 from services.process_managers.orphan_recovery import OrphanRecovery
 from services.process_managers.reconciler import Reconciler
 from services.recomputation import Recomputation
@@ -43,10 +46,19 @@ from services.reconciliation import Reconciliation
 from services.runs import Runs
 from services.served_rows import ServedRows
 from services.store.application import Log
+from services.store.stream_queue import StreamQueue
 from services.store.work_queue import OutboxQueue
+from services.stream_parts import StreamSettings
+from services.stream_server import StreamServer
+from services.stream_worker import StreamWorker
+from tests.support.fixture_market import flow
+from tests.support.memory_broker import MemoryBroker
+from tests.support.stream_rig import fixture_log, publish_log
 from tests.support.worker_rig import FLOW, SNAPSHOT, Steered
 
-NAMES = ("plain", "long", "broken", "flaky", "cancelled")
+NAMES = ("plain", "long", "broken", "flaky", "cancelled", "stream")
+TOPIC = "arrivals"
+MANAGERS = (orphan_recovery.NAME, reconciler.NAME)
 LEASE_TTL_SECONDS = 0.9
 SETTLE_SECONDS_MAX = 40.0
 STOPPED_OWNER_SECONDS = 1.0
@@ -94,10 +106,28 @@ class WatchedLog(Log):
             self.passes(event.event.topic)
         return await super().append(append)
 
+    def append_blocking(self, append: Append) -> Appended:
+        for event in append.events:
+            if event.event.topic.startswith(("checkpoint.", "journal.")):
+                self.passes(event.event.topic)
+        return super().append_blocking(append)
+
 
 def request_of(name: str) -> RunRequested:
     """The request of one of the runs: the same at every start."""
     body_hash = address_of(["whole system", name])
+    if name == "stream":
+        spec = RunSpec(
+            mode=Mode.STREAM,
+            flow=address_of(flow_body(parse_flow(flow()))),
+            flow_name=name,
+            snapshot="",
+            as_of=EPOCH,
+            deadline_seconds=3600,
+            topic=TOPIC,
+        )
+        run_id = run_id_of("ana", "runs.create", name, body_hash)
+        return RunRequested(run_id=run_id, principal="ana", spec=spec, body_hash=body_hash)
     spec = RunSpec(
         mode=Mode.BATCH,
         flow=FLOW,
@@ -137,7 +167,7 @@ class Computing(Steered):
 
 def run(dsn: str, folder: str, fault: Fault | None) -> None:
     """The process: exit status 0 when everything has settled, 3 when it has not in time."""
-    projections.runner.DEAD_AFTER_SECONDS = STOPPED_OWNER_SECONDS  # type: ignore[misc]
+    projections.runner.DEAD_AFTER_SECONDS = STOPPED_OWNER_SECONDS  # type: ignore[attr-defined]
     passes = Passes(fault)
     faultpoints.arm(passes)
     settled = asyncio.run(_run(dsn, Path(folder), passes))
@@ -165,10 +195,15 @@ async def _run(dsn: str, folder: Path, passes: Passes) -> bool:
     projector = Projector([*_projections(dsn), *_managers(dsn, log, blobs, recompute)])
     stop = asyncio.Event()
     working = asyncio.create_task(worker.run(stop))
+    streams = _streams(log, blobs)
+    streaming = threading.Thread(target=streams.run, daemon=True)
+    streaming.start()
     projector.start()
     settled = await _settled(log)
     stop.set()
     await working
+    streams.stop()
+    await asyncio.to_thread(streaming.join)
     await asyncio.to_thread(projector.stop)
     await asyncio.to_thread(recompute.close)
     await asyncio.to_thread(log.close)
@@ -195,6 +230,19 @@ async def _until_answered(call: Any) -> None:
             return
         except StoreUnavailableError:
             await asyncio.sleep(0.01)
+
+
+def _streams(log: Log, blobs: DirectoryBlobStore) -> StreamServer:
+    """The server of stream runs, on a broker that has the same records at every start."""
+    blobs.put(canonical(flow_body(parse_flow(flow()))))
+    broker = MemoryBroker()
+    publish_log(broker, TOPIC, fixture_log(), 2)
+    how = StreamSettings(
+        lease_ttl_seconds=LEASE_TTL_SECONDS, poll_seconds=0.02, look_seconds=0.1, checkpoint_records=10
+    )
+    return StreamServer(
+        StreamQueue(log.pool), lambda: StreamWorker(log, blobs, broker, how, uuid4().hex), slots=1, poll_seconds=0.05
+    )
 
 
 def _projections(dsn: str) -> list[Runner]:
@@ -224,7 +272,7 @@ async def _settled(log: Log) -> bool:
     """Wait until every run has ended, everybody has seen the whole log, and nothing is due."""
     statement = (
         "SELECT (SELECT count(*) FROM finaz.outbox WHERE state <> 'delivered')"
-        " + (SELECT count(*) FROM finaz.projections WHERE role = 'active'"
+        " + (SELECT count(*) FROM finaz.projections WHERE role = 'active' AND name = ANY (%s)"
         "    AND position < (SELECT max(position) FROM finaz.events))"
         " + (SELECT count(*) FROM finaz.manager_commands WHERE state = 'pending' AND name IN ('verify', 'recover'))"
         " + abs((SELECT count(*) FROM finaz.outbox) - %s)"
@@ -232,7 +280,7 @@ async def _settled(log: Log) -> bool:
     until = time.monotonic() + SETTLE_SECONDS_MAX
     while time.monotonic() < until:
         try:
-            if await asyncio.to_thread(log.pool.rows, statement, [len(NAMES)]) == [(0,)]:
+            if await asyncio.to_thread(log.pool.rows, statement, [[*PROJECTIONS, *MANAGERS], len(NAMES)]) == [(0,)]:
                 return True
         except StoreUnavailableError:
             pass
