@@ -135,7 +135,7 @@ def _looking(
         scope=Scope.OPERATE,
         parameters=parameters,
         answers=(AnswerSpec(status=200, description=f"{summary}.", content={"application/json": reference(answer)}),),
-        problems=(404, 409),
+        problems=(404, 409, 422),
         handler=handler,
     )
 
