@@ -15,6 +15,9 @@ from domain.discrepancies.aggregate import DISCREPANCY_TRANSITIONS
 from domain.jobs.aggregate import JOB_TRANSITIONS
 from domain.jobs.slot import SLOT_TRANSITIONS
 from domain.leases.aggregate import LEASE_TRANSITIONS
+from domain.purchases.ledger import LEDGER_TRANSITIONS
+from domain.purchases.saga import SAGA_TRANSITIONS
+from domain.purchases.seats import RESERVATION_TRANSITIONS, SEAT_TRANSITIONS
 from domain.runs.aggregate import RUN_TRANSITIONS
 from domain.stream.journal import JOURNAL_TRANSITIONS
 from domain.transitions import TransitionTable
@@ -28,6 +31,10 @@ TABLES: Final[dict[str, TransitionTable[Any]]] = {
         CHECKPOINT_TRANSITIONS,
         JOURNAL_TRANSITIONS,
         DISCREPANCY_TRANSITIONS,
+        SEAT_TRANSITIONS,
+        RESERVATION_TRANSITIONS,
+        SAGA_TRANSITIONS,
+        LEDGER_TRANSITIONS,
         JOB_TRANSITIONS,
         SLOT_TRANSITIONS,
     )
