@@ -58,11 +58,14 @@ SILENT_POLLS_MAX: Final = 30
 SHOWN_PAUSE_SECONDS: Final = 0.05
 """A pause of at least this long begins when all that stands before it is in the topic."""
 
+PROGRESS_RECORDS: Final = 100
+"""Records between two reports of progress."""
+
 TOPIC_SETTINGS: Final = {"cleanup.policy": "delete"}
 """Of a topic that is created: compaction would take away copies, and revisions with them."""
 
 OnProgress = Callable[[int], None]
-"""Told how many records of the publication were sent, now or before."""
+"""Told now and then how many records of the publication were sent, now or before; at the end all of them."""
 
 
 class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,6 +161,7 @@ class _Publication:
         try:
             self._send(publisher, outgoing(self._arrivals, self._ids, topic.partitions, published), present)
             publisher.flush(FLUSH_SECONDS_MAX)
+            self._on_progress(self._total)
         finally:
             publisher.close()
         return PublishedReplay(
@@ -198,7 +202,8 @@ class _Publication:
                 self._wait(start + due)
             publisher.send(topic, record.partition, record.key, record.value, record.headers)
             self._sent += 1
-            self._on_progress(present + sent + 1)
+            if sent % PROGRESS_RECORDS == 0:
+                self._on_progress(present + sent + 1)
 
     def _wait(self, until: float) -> None:
         now = self._monotonic()

@@ -90,6 +90,7 @@ def test_a_replay_is_a_stream_over_its_own_log(
 
 def test_the_name_of_the_code_says_which_modules_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same modules, the same name; others, another: two builds that could differ have two names."""
+    code_version.code_version.cache_clear()
     digest = code_version.sources_digest()
     assert code_version.sources_digest() == digest
     assert code_version.code_version() == f"{code_version.code_version().partition('+')[0]}+{digest[:16]}"

@@ -8,7 +8,7 @@ import pytest
 
 from deployment.fixture_files import fixture_path
 from domain.canonical import address, canonical, parse
-from domain.errors import BlobMissingError
+from domain.errors import BlobMissingError, InfrastructureError
 from domain.instants import parse_instant, to_micros
 from domain.market import arrivals as arrivals_module
 from domain.market.arrivals import arrival_document, arrival_log
@@ -17,14 +17,21 @@ from domain.market.errors import ColumnUnknownError, RunTooLargeError, ScheduleI
 from domain.market.faults import NO_FAULTS, schedule_address, schedule_body
 from domain.market.flow import flow_body, parse_flow
 from domain.market.records import encode_event
+from domain.runs.aggregate import RunState
 from domain.runs.messages import Mode, RunSpec
 from domain.stream.replayed import parse_report
 from services import replay_execution
+from services.admission import Admissions
 from services.batch_execution import FlowComputation
 from services.batch_parts import Computed
 from services.cas import DirectoryBlobStore
+from services.faultpoints import POINTS, armed
 from services.replay_execution import WORK_PER_RECORD
-from tests.support.fixture_market import AS_OF, GOLDEN, events, flow, store_snapshot
+from services.requests import parse_run_body
+from tests.support.fixture_market import AS_OF, GOLDEN, body, events, flow, store_snapshot
+from tests.support.memory_log import MemoryLog
+from tests.support.memory_queue import MemoryQueue
+from tests.support.worker_rig import Rig
 
 SCHEDULE = fixture_path("schedules/fixture.faults.01.json").read_bytes()
 
@@ -161,6 +168,33 @@ async def test_what_is_too_large_is_refused(blobs: DirectoryBlobStore, monkeypat
             patched.setattr(module, name, least - 1)
             with pytest.raises(RunTooLargeError):
                 await computed(blobs, wanted)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("name", [n for n in sorted(POINTS) if n.split(".")[0] in ("append", "cas_write", "publish")])
+async def test_an_error_at_any_effect_leads_to_the_same_end(tmp_path: Path, name: str, times: int) -> None:
+    """Four documents are stored before the publication: whichever write fails, or its answer is lost, there is one result."""
+    log = MemoryLog()
+    rig = Rig(log, MemoryQueue(log), tmp_path / "cas")
+    admissions, left = Admissions(log, rig.blobs), times
+    wanted = parse_run_body(body(store_snapshot(rig.blobs), mode="REPLAY", schedule=parse(SCHEDULE)))
+
+    def fail(passed: str) -> None:
+        nonlocal left
+        if passed == name and left:
+            left -= 1
+            raise InfrastructureError(f"planted at {name}")
+
+    run_id = (await admissions.submit_run("ana", "key", wanted)).run_id
+    with armed(fail):
+        rig.computation = FlowComputation(rig.blobs, 10**6, 10**6)  # type: ignore[assignment]
+        for number in range(6):
+            await rig.worker(f"worker-{number}").run_once()
+            log.advance(60.0)
+    assert left == 0
+    run = await rig.run(run_id)
+    assert (run.state, [result.values_hash for result in run.results]) == (RunState.SUCCEEDED, [GOLDEN])
+    assert all(rig.blobs.get(address) for address in run.results[0].inputs)
 
 
 async def test_a_replay_weighs_more_than_a_batch(blobs: DirectoryBlobStore) -> None:

@@ -219,6 +219,16 @@ def test_a_publication_that_lies_too_deep_is_begun_anew(monkeypatch: pytest.Monk
     assert published(broker, log).sent == 17
 
 
+def test_progress_goes_from_what_is_there_to_all_of_it() -> None:
+    """Now and then, and at the end."""
+    broker, told = MemoryBroker(), list[int]()
+    publish(broker, fixture_log(), ReplayRequest(topic=TOPIC, loads=9), told.append, sleep=lambda seconds: None)
+    assert told == [0, 1, 101, 201, 207]
+    told.clear()
+    publish(broker, fixture_log(), ReplayRequest(topic=TOPIC, loads=9), told.append)
+    assert told == [207, 207]
+
+
 def test_another_publication_is_another_load() -> None:
     """The same log under another name is sent again, and skipped by its identities."""
     broker = MemoryBroker()
