@@ -29,6 +29,7 @@ BENCHMARKS: Final[Mapping[str, str]] = MappingProxyType(
         "imports": "deployment.bench.imports",
         "projections": "deployment.bench.projections",
         "replay": "deployment.bench.replay",
+        "staging": "deployment.bench.staging",
         "stream": "deployment.bench.stream",
         "audit": "deployment.bench.audit",
         "inspection": "deployment.bench.inspection",

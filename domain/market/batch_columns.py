@@ -7,6 +7,7 @@ by whoever fetched them; what is no FeatureBatch all the same is refused with th
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -16,7 +17,7 @@ from domain.canonical import canonical, parse
 from domain.errors import CanonicalError, NotFoundError
 from domain.market.compiled import Bytes, Floats, Ints, compiled
 from domain.market.errors import SnapshotInvalidError
-from domain.market.feature_batch import FORMAT, OutputSchema, parse_feature_batch
+from domain.market.feature_batch import FORMAT, HEADS_MAX, OutputSchema, parse_feature_batch
 from domain.market.instant_reader import parse_instant_bytes
 from domain.market.line_reader import POWERS, completed, expect_bytes, read_float
 from domain.market.text_columns import Texts, join_rows, texts_of
@@ -66,11 +67,16 @@ def _joined(texts: Texts) -> bytes:
 
 def output_schema(data: bytes, output: str) -> OutputSchema:
     """What an artifact says of one output. `SnapshotInvalidError` if it is no FeatureBatch, `NotFoundError` for no such output."""
-    head = data[: _ticks_at(data)] + b"]}"
-    for described in parse_feature_batch(head).schema:
+    for described in _schema_of(data[: _ticks_at(data)]):
         if described.name == output:
             return described
     raise NotFoundError(f"no output {output[:64]!r}", at="output", expected="one that the artifact's schema names")
+
+
+@lru_cache(maxsize=HEADS_MAX)
+def _schema_of(head: bytes) -> tuple[OutputSchema, ...]:
+    """The schema in what stands before the ticks; the runs of one flow have it in common."""
+    return parse_feature_batch(head + b"]}").schema
 
 
 def output_columns(data: bytes, output: str, rows_max: int = SLICE_ROWS) -> Iterator[OutputColumns]:

@@ -138,7 +138,10 @@ class FeatureValues:
 
     def insert(self, slices: Sequence[StagedSlice]) -> None:
         """Add rows, as one insert."""
-        table = _arrow_of(slices)
+        self.insert_table(arrow_of(slices))
+
+    def insert_table(self, table: Any) -> None:
+        """Add the rows of an Arrow table with the columns of `arrow_of`, as one insert."""
         with self._using() as client:
             client.insert_arrow(_TABLE, table, settings=_INSERT_SETTINGS)
 
@@ -321,7 +324,7 @@ def _rows(client: Any, statement: str, attempts: Sequence[UUID]) -> Iterator[Any
         yield from client.query(_SQL[statement], {"attempts": page}).result_rows
 
 
-def _arrow_of(slices: Sequence[StagedSlice]) -> Any:
+def arrow_of(slices: Sequence[StagedSlice]) -> Any:
     """The slices as one Arrow table."""
     import pyarrow as pa
 

@@ -62,7 +62,7 @@ class Stager:
         staged: list[Attempt] = []
         with ThreadPoolExecutor(1, "finaz-staging-insert") as thread:
             inserting: Future[None] | None = None
-            for slices in _inserts(self._slices(begun, staged)):
+            for slices in grouped(self._slices(begun, staged)):
                 beat()
                 if inserting is not None:
                     inserting.result()
@@ -143,8 +143,8 @@ def _unusable(error: Exception, at: str) -> ArtifactUnusableError:
     return ArtifactUnusableError(f"it cannot be staged: {error}", at=at, expected="the artifact that was published")
 
 
-def _inserts(slices: Iterable[StagedSlice]) -> Iterator[list[StagedSlice]]:
-    """The slices in groups of at most `INSERT_ROWS_MAX` rows (or one slice) and `INSERT_SLICES_MAX` slices."""
+def grouped(slices: Iterable[StagedSlice]) -> Iterator[list[StagedSlice]]:
+    """The slices in groups, one for each insert: at most `INSERT_ROWS_MAX` rows (or one slice) and `INSERT_SLICES_MAX` slices."""
     group: list[StagedSlice] = []
     rows = 0
     for one in slices:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from deployment.bench import imports, ops, replay
+from deployment.bench import imports, ops, replay, staging
 from domain.market.ops import OPS
 from services.adapters.kafka import KafkaBroker
 from tests.support.brokers import RunningBroker
@@ -47,3 +47,11 @@ def test_replays_are_measured_into_log_topic_and_memory(broker: RunningBroker, m
     assert all(figure["value"] > 0 for figure in result["figures"])
     assert [figure["label"] for figure in result["figures"] if figure["ratio"]] == ["into the topic"]
     assert replay.EVENTS_MIN * 0.9 < result["arrivals"] < replay.EVENTS_MIN * 1.1
+
+
+def test_staging_is_measured_against_a_bare_insert() -> None:
+    """Each shape has a figure with a ratio and an aim, from a process of its own."""
+    result = staging.run(1, 0.0, lambda sentence: None)
+    assert json.loads(json.dumps(result)) == result
+    assert len(result["figures"]) == len(result["aims"]) == len(staging.SHAPES)
+    assert all(figure["value"] > 0 and figure["ratio"] > 0 for figure in result["figures"])
