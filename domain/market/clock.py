@@ -11,7 +11,7 @@ per `event_id`, or per cell; whoever feeds it bounds that.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -83,6 +83,11 @@ class Clock:
     def has_passed(self, event_time: int, event_id: str) -> bool:
         """Whether the event's place (its cell, for an interval clock) is at or before the last tick released."""
         return self._passed is not None and self._key(event_time, event_id) <= self._passed
+
+    def accept_all(self, events: Iterable[MarketEvent]) -> None:
+        """As `accept`, each in turn."""
+        for event in events:
+            self.accept(event)
 
     def accept(self, event: MarketEvent) -> None:
         """Take an event, or a higher revision of one still held; a revision not higher changes nothing.

@@ -7,6 +7,7 @@ state between two releases can be written out and restored, to the byte.
 A node that joins instruments would be a lane over lanes, gated by the least of their watermarks; version 1 has none.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +76,10 @@ class Lane:
     def accept(self, event: MarketEvent) -> None:
         """Take an event of this instrument, or a higher revision of one not yet released. Raises as `Clock.accept`."""
         self._clock.accept(event)
+
+    def accept_all(self, events: Iterable[MarketEvent]) -> None:
+        """As `accept`, each in turn."""
+        self._clock.accept_all(events)
 
     def release(self, watermark: int) -> LaneValues:
         """Release the ticks that a watermark (microseconds) lets go, and compute their values."""

@@ -7,6 +7,7 @@ comes later still is late, not new. Pure.
 
 import hashlib
 import heapq
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -79,6 +80,21 @@ class Identities:
         if event_id not in self._seen:
             heapq.heappush(self._by_time, (time, event_id))
         self._put(event_id, Seen(event.instrument, time, event.revision, event.values))
+
+    def are_new(self, events: Sequence[MarketEvent], loads: tuple[str, list[int]] | None) -> bool:
+        """Whether none of the events is known, nor twice among them, and none of the loads' indices was seen."""
+        ids = [event.event_id for event in events]
+        if not self._seen.keys().isdisjoint(ids) or len(set(ids)) != len(ids):
+            return False
+        return loads is None or not self.is_repeated((loads[0], loads[1][0]))
+
+    def add_all(self, events: Sequence[MarketEvent], loads: tuple[str, list[int]] | None, watermark: int) -> None:
+        """Remember new events, as by a `find` and an `add` of each; `watermark` is the one before the last of them."""
+        if loads is not None:
+            self.add_load((loads[0], loads[1][-1]))
+        for event in events:
+            self.add(event)
+        self.find("", watermark)
 
     def is_repeated(self, load: tuple[str, int]) -> bool:
         """Whether (load id, index) was seen before: within a partition, a load's indices only grow."""

@@ -14,6 +14,7 @@ import msgspec
 from domain.instants import from_micros
 from domain.market.lanes import LaneValues
 from domain.market.records import MarketEvent
+from domain.stream.bulk import BULK_RECORDS_MIN
 from domain.stream.messages import DETAIL_CHARACTERS_MAX, DifferingItem, LateItem, RetriedItem
 from domain.stream.records import StreamRecord
 from domain.stream.treatment import ACCEPTED, Treated, Treatment
@@ -89,6 +90,30 @@ class Progress:
         self.uncommitted += 1
         self._note(record, treated)
         return treated
+
+    def take_all(self, records: Sequence[StreamRecord]) -> None:
+        """As `take`, each in turn, but for the order among partitions, which changes no value; quicker where many are plain."""
+        by_partition: dict[int, list[StreamRecord]] = {}
+        for record in records:
+            by_partition.setdefault(record.partition, []).append(record)
+        for partition, mine in by_partition.items():
+            if not self._take_at_once(partition, mine):
+                for record in mine:
+                    self.take(record)
+
+    def _take_at_once(self, partition: int, records: Sequence[StreamRecord]) -> bool:
+        expected, count = self.next_offsets[partition], len(records)
+        if count < BULK_RECORDS_MIN or self._is_beyond(partition, records[-1].offset):
+            return False
+        if [record.offset for record in records] != list(range(expected, expected + count)):
+            return False
+        events = self.core.process_all(records)
+        if events is None:
+            return False
+        self.next_offsets[partition] = expected + count
+        self.uncommitted += count
+        self._accepted += events
+        return True
 
     def reach(self, partition: int, next_offset: int) -> None:
         """The log holds no record before `next_offset` that was not given: what lies between is absent."""

@@ -9,6 +9,9 @@ What must stay true: `at` never decreases, whatever happens in whatever order. P
 
 from typing import Any, Final
 
+import numpy as np
+
+from domain.market.compiled import Ints
 from domain.market.errors import StateInvalidError
 
 NEVER: Final = -(2**62)
@@ -42,6 +45,14 @@ class PartitionWatermark:
             self._advance()
         elif self._seen - self._lateness > self.at:
             self.at = self._seen - self._lateness
+
+    def before_each(self, event_times: Ints) -> Ints | None:
+        """Where the watermark will be before each of these events is seen; None where it does not just follow them."""
+        if self._gaps or self.ended or not len(event_times):
+            return None
+        greatest = np.maximum.accumulate(np.concatenate(([self._seen], event_times[:-1])))
+        before: Ints = np.maximum(greatest - self._lateness, self.at)
+        return before
 
     def confirm_idle(self, instant: int | None) -> None:
         """The source says that there is nothing before `instant` any more (None: it only says that it is idle)."""

@@ -19,6 +19,7 @@ from domain.market.errors import StateInvalidError
 from domain.market.flow import FlowSpec, flow_address
 from domain.market.lanes import Lane, LaneValues, lanes_of
 from domain.market.records import MarketEvent
+from domain.stream.bulk import read_bulk
 from domain.stream.identities import Identities, differs
 from domain.stream.records import Announcement, StreamRecord, UnreadableError, readable_event
 from domain.stream.treatment import ACCEPTED as ACCEPTED
@@ -89,6 +90,38 @@ class StreamCore:
         if self._unreleased >= RELEASE_RECORDS_MAX:
             self.release()
         return treated
+
+    def process_all(self, records: Sequence[StreamRecord]) -> list[MarketEvent] | None:
+        """Treat records of one partition at once: those that are not filtered were consumed, and are returned as events.
+
+        None, and nothing is done, where one of them is anything but plain, new and in time: then take them one by one.
+        """
+        partition = records[0].partition
+        mark, identities = self._watermarks[partition], self._identities[partition]
+        bulk = read_bulk(records, self._keys, self.partitions, self._limits.beyond_micros)
+        before = None if bulk is None else mark.before_each(bulk.times)
+        if bulk is None or before is None:
+            return None
+        events = bulk.events
+        if events:
+            if (bulk.times < before)[bulk.places].any() or not identities.are_new(events, bulk.loads):
+                return None
+            identities.add_all(events, bulk.loads, int(before[bulk.places[-1]]))
+            self._accept_all(events)
+        mark.see(int(bulk.times.max()))
+        self.counts[Treatment.CONSUMED] += len(events)
+        self.counts[Treatment.FILTERED] += len(records) - len(events)
+        self._unreleased += len(records)
+        if self._unreleased >= RELEASE_RECORDS_MAX:
+            self.release()
+        return events
+
+    def _accept_all(self, events: Sequence[MarketEvent]) -> None:
+        by_instrument: dict[str, list[MarketEvent]] = {}
+        for event in events:
+            by_instrument.setdefault(event.instrument, []).append(event)
+        for instrument, mine in by_instrument.items():
+            self._lanes[instrument].accept_all(mine)
 
     def retry(self, record: StreamRecord) -> Treated:
         """Judge a record that was omitted once more, as arriving now: its offset leaves `omitted` and is counted once."""
