@@ -36,6 +36,8 @@ class StreamSettings(msgspec.Struct, frozen=True, kw_only=True):
     poll_seconds: float = 0.1
     look_seconds: float = 1.0
     """How often the worker looks for cancellations, requests of operators, retention and the disk."""
+    retention_look_seconds: float = 5.0
+    """How often the broker is asked how far its retention has come."""
     standby: bool = False
     """Whether to wait for a lease that another holds, instead of refusing."""
     standby_look_seconds: float = 0.5

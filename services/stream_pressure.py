@@ -5,7 +5,6 @@ nothing; more buffered events than `BUFFERED_EVENTS_MAX` times the threshold end
 """
 
 from collections.abc import Iterable
-from typing import Final
 
 from domain.errors import InfrastructureError
 from domain.market.errors import RunTooLargeError
@@ -14,9 +13,6 @@ from domain.stream.messages import Pressure, PressureEntered
 from domain.stream.progress import Progress
 from services.stream_session import Session
 from services.stream_source import Reading
-
-RETENTION_LOOK_SECONDS: Final = 5.0
-"""How often the broker is asked how far its retention has come."""
 
 
 class PressureGauge:
@@ -107,7 +103,7 @@ class PressureGauge:
 
     def _look_at_retention(self) -> None:
         now = self._monotonic()
-        if now - self._retention_looked_at < RETENTION_LOOK_SECONDS:
+        if now - self._retention_looked_at < self._session.tools.settings.retention_look_seconds:
             return
         self._retention_looked_at = now
         try:

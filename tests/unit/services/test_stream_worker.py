@@ -52,7 +52,7 @@ from services.stream_claim import CLAIM_TRIES_MAX
 from services.stream_parts import ATTEMPTS_MAX, EVENT_NAMES, StreamEnd, StreamEvent
 from tests.support.fixture_market import GOLDEN
 from tests.support.memory_blobs import MemoryBlobs
-from tests.support.memory_broker import MemoryBroker
+from tests.support.memory_broker import MemoryBroker, MemorySource
 from tests.support.memory_log import MemoryLog
 from tests.support.stream_rig import FIXTURE_COUNTS, THIRTEEN_COUNTS, TOPIC, StreamRig, fixture_log, publish_log
 
@@ -715,6 +715,36 @@ def test_a_full_disk_pauses_the_source(thirteen: StreamRig) -> None:
     assert thirteen.happenings.names().index("stream.pressure") < thirteen.happenings.names().index("stream.committed")
     assert states(thirteen, run_id) == ["SOURCE_PAUSED", "FLOWING"]
     golden(thirteen, run_id, THIRTEEN_COUNTS)
+
+
+def test_retention_that_overtakes_the_last_checkpoint_is_said_and_a_commit_made(
+    rig: StreamRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a restart would need has gone, though this owner has read it: RECOVERY_BLOCKED, a commit at once, FLOWING again."""
+    publish_log(rig.broker, TOPIC, fixture_log(), 2)
+    run_id = rig.request(bounded=False)
+    poll = MemorySource.poll
+
+    def polled(source: MemorySource, limit: int, timeout_seconds: float) -> Any:
+        found = poll(source, limit, timeout_seconds)
+        if found.records:
+            topic(rig).delete_records(TOPIC, 3, found.next_offsets[3])
+        return found
+
+    monkeypatch.setattr(MemorySource, "poll", polled)
+    stop = threading.Event()
+    worker = rig.worker(checkpoint_seconds=3600.0, retention_look_seconds=0.0)
+    thread = threading.Thread(target=worker.run, args=(run_id, stop))
+    thread.start()
+    rig.happenings.wait_for("stream.pressure", 2)
+    stop.set()
+    thread.join(20)
+    assert states(rig, run_id) == ["RECOVERY_BLOCKED", "FLOWING"]
+    assert rig.topics(run_id)[4:7] == [
+        "journal.pressure_entered.v1",
+        "journal.records_omitted.v1",
+        "checkpoint.committed.v1",
+    ]
 
 
 def test_a_full_buffer_pauses_all_but_the_minimum(thirteen: StreamRig) -> None:
