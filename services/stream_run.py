@@ -189,10 +189,8 @@ class Ownership:
                 return self._hand_back(progress, StreamEnd.TOTAL_REACHED)
             reading.hold(gauge.held)
             polled = reading.poll(reading.slice_of(limit))
-            size = 0
-            for record in polled.records:
-                progress.take(record)
-                size += len(record.value or b"")
+            progress.take_all(polled.records)
+            size = sum(len(record.value or b"") for record in polled.records)
             for partition, next_offset in polled.next_offsets.items():
                 progress.reach(partition, next_offset)
             self._records_since += len(polled.records)
