@@ -21,6 +21,7 @@ from domain.events import Recorded
 from domain.identity import journal_stream, run_stream
 from domain.instants import to_micros
 from domain.market.chunks import events_of, read_chunk
+from domain.market.errors import RunTooLargeError
 from domain.market.feature_batch import parse_feature_batch
 from domain.market.flow import FlowSpec, parse_flow
 from domain.market.lanes import lanes_of
@@ -31,7 +32,7 @@ from domain.runs.messages import Mode, RunSpec
 from domain.stream.errors import BrokerUnavailableError, PartitionsChangedError, RecoveryBlockedError, TopicMissingError
 from domain.stream.messages import RecordsLate, RecordsOmitted, RecordsRetried
 from domain.stream.records import StreamRecord
-from domain.stream.reread import Reread
+from domain.stream.reread import EVENTS_MAX, Reread
 from domain.stream.treatment import Treatment
 from domain.stream.verdict import Verdict, verdict
 from services.broker import Broker, RecordSource
@@ -120,7 +121,7 @@ class StreamParity:
         """Judge a STREAM run that has published.
 
         Raises `RunNotFoundError`, `RunNotReadyError`, `NotFoundError` for a run of another mode, `BlobMissingError` and the like
-        for what CAS has lost, `CheckpointInvalidError`.
+        for what CAS has lost, `CheckpointInvalidError`, `RunTooLargeError`.
         """
         streams = (run_stream(run_id), journal_stream(run_id))
         read = self._log.read_streams_blocking(streams)
@@ -129,6 +130,8 @@ class StreamParity:
         assert run.spec is not None
         flow = parse_flow(parse(self._blobs.get(run.spec.flow)))
         manifest = last_manifest(self._log, self._blobs, run_id)
+        if manifest.sink.accepted > EVENTS_MAX:
+            raise RunTooLargeError(f"{manifest.sink.accepted} events", at=run_id, expected=f"at most {EVENTS_MAX}")
         recorded = list(self._checkpoints.accepted(manifest))
         looked = Reread(flow, manifest.plan.partitions, manifest.plan.limits, *places_of(journal))
         for event in self._continued(run.spec, flow):

@@ -16,8 +16,8 @@ from domain.market.records import MarketEvent
 from domain.stream.records import StreamRecord, UnreadableError, readable_event
 from domain.stream.worker_core import StreamLimits
 
-EVENTS_MAX: Final = 5_000_000
-"""Events that one second look holds."""
+EVENTS_MAX: Final = 1_000_000
+"""Events that one second look holds, some 0.6 GB; a run that accepted more is not judged in one piece."""
 
 Places = Collection[tuple[int, int]]
 """(partition, offset) of records."""

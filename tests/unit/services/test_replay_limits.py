@@ -11,7 +11,7 @@ from api import parity as parity_api
 from deployment import replaying
 from deployment.fixture_files import fixture_path
 from deployment.replaying import snapshot_of_file
-from domain.market.errors import ScheduleInvalidError, SnapshotInvalidError
+from domain.market.errors import RunTooLargeError, ScheduleInvalidError, SnapshotInvalidError
 from domain.stream.errors import BrokerUnavailableError
 from services import parity, provenance, replay_publishing, schedules, stream_parity
 from services.broker import Polled
@@ -87,6 +87,20 @@ def test_a_judgement_names_so_many_differences(monkeypatch: pytest.MonkeyPatch) 
     partition.slots = [None] * len(partition.slots)
     found = StreamParity(rig.log, rig.blobs, lambda: rig.broker).judge(run_id)
     assert found.findings.differing == ("fixture.event.0.0", "fixture.event.0.1")
+
+
+def test_a_run_that_accepted_too_much_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many events as may be are, one more is refused before anything is loaded."""
+    rig = StreamRig(MemoryLog(), MemoryBlobs(), MemoryBroker())
+    publish_log(rig.broker, TOPIC, fixture_log())
+    run_id = rig.request()
+    rig.work(run_id)
+    judges = StreamParity(rig.log, rig.blobs, lambda: rig.broker)
+    monkeypatch.setattr(stream_parity, "EVENTS_MAX", 6)
+    assert judges.judge(run_id).verdict.accepted == 6
+    monkeypatch.setattr(stream_parity, "EVENTS_MAX", 5)
+    with pytest.raises(RunTooLargeError):
+        judges.judge(run_id)
 
 
 async def test_a_look_at_a_replay_shows_so_many_faults(monkeypatch: pytest.MonkeyPatch) -> None:
