@@ -10,7 +10,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from projections.rebuilding import rebuildable
+from projections.rebuilding.rebuildable import (
+    COPY_ATTACH_AFTER,
+    COPY_ATTACH_BEFORE,
+    COPY_COMPARE_AFTER,
+    COPY_COMPARE_BEFORE,
+    COPY_CREATE_AFTER,
+    COPY_CREATE_BEFORE,
+    COPY_DROP_AFTER,
+    COPY_DROP_BEFORE,
+    COPY_SWITCH_AFTER,
+    COPY_SWITCH_BEFORE,
+)
 from projections.runner import POSITION_COMMIT_AFTER, POSITION_COMMIT_BEFORE
 from projections.staging.points import INSERT_AFTER as STAGING_INSERT_AFTER
 from projections.staging.points import INSERT_BEFORE as STAGING_INSERT_BEFORE
@@ -35,16 +46,16 @@ POINTS: Final[dict[str, str]] = {
     POSITION_COMMIT_AFTER: "rows and position are committed and the runner does not know it yet",
     STAGING_INSERT_BEFORE: "an attempt is begun and rows of it are not yet in ClickHouse",
     STAGING_INSERT_AFTER: "rows of an attempt are in ClickHouse and nobody has recorded it",
-    rebuildable.COPY_CREATE_BEFORE: "a rebuild is claimed and its copy is not yet there",
-    rebuildable.COPY_CREATE_AFTER: "a rebuild's copy is there and nothing is folded into it yet",
-    rebuildable.COPY_ATTACH_BEFORE: "a rebuild's copy has its rows and not yet its indexes",
-    rebuildable.COPY_ATTACH_AFTER: "a rebuild's copy is whole and nobody reads it",
-    rebuildable.COPY_COMPARE_BEFORE: "a rebuild's copy is not yet compared with the served one",
-    rebuildable.COPY_COMPARE_AFTER: "the two copies are compared and nobody was told what came of it",
-    rebuildable.COPY_SWITCH_BEFORE: "a rebuild's copy has caught up and is not yet served",
-    rebuildable.COPY_SWITCH_AFTER: "a rebuild's copy is served and its job does not know it yet",
-    rebuildable.COPY_DROP_BEFORE: "an unserved copy is about to be dropped",
-    rebuildable.COPY_DROP_AFTER: "an unserved copy is dropped",
+    COPY_CREATE_BEFORE: "a rebuild is claimed and its copy is not yet there",
+    COPY_CREATE_AFTER: "a rebuild's copy is there and nothing is folded into it yet",
+    COPY_ATTACH_BEFORE: "a rebuild's copy has its rows and not yet its indexes",
+    COPY_ATTACH_AFTER: "a rebuild's copy is whole and nobody reads it",
+    COPY_COMPARE_BEFORE: "a rebuild's copy is not yet compared with the served one",
+    COPY_COMPARE_AFTER: "the two copies are compared and nobody was told what came of it",
+    COPY_SWITCH_BEFORE: "a rebuild's copy has caught up and is not yet served",
+    COPY_SWITCH_AFTER: "a rebuild's copy is served and its job does not know it yet",
+    COPY_DROP_BEFORE: "an unserved copy is about to be dropped",
+    COPY_DROP_AFTER: "an unserved copy is dropped",
     COMMAND_BEFORE: "a process manager's command is due and not yet issued",
     COMMAND_AFTER: "a process manager's command is issued and not yet recorded as such",
 }
