@@ -112,9 +112,11 @@ class Clock:
 
     def release(self, watermark: int) -> Ticks:
         """The ticks of event times below the watermark, or of cells that end at or below it."""
-        if self._length:
-            return self._take(bisect_left(self._order, (watermark // self._length, "")))
-        return self._take(bisect_left(self._order, (watermark, "")))
+        return self._take(self._released_by(watermark))
+
+    def waiting(self, watermark: int) -> int:
+        """How many of the events held the watermark does not let go."""
+        return len(self._order) - self._released_by(watermark)
 
     def finish(self) -> Ticks:
         """All remaining ticks; the input has ended."""
@@ -146,6 +148,9 @@ class Clock:
                 raise ValueError
         except (TypeError, KeyError, ValueError):
             raise StateInvalidError("no state of this clock", at="clock", expected="passed and pending") from None
+
+    def _released_by(self, watermark: int) -> int:
+        return bisect_left(self._order, (watermark // self._length if self._length else watermark, ""))
 
     def _key(self, event_time: int, event_id: str) -> tuple[int, str]:
         return (event_time // self._length, "") if self._length else (event_time, event_id)

@@ -81,6 +81,10 @@ class Lane:
         """As `accept`, each in turn."""
         self._clock.accept_all(events)
 
+    def waiting(self, watermark: int) -> int:
+        """How many of the accepted events the watermark does not let go."""
+        return self._clock.waiting(watermark)
+
     def release(self, watermark: int) -> LaneValues:
         """Release the ticks that a watermark (microseconds) lets go, and compute their values."""
         return self._fold(self._clock.release(watermark))

@@ -79,8 +79,8 @@ class StreamCore:
     @property
     def buffered(self) -> int:
         """Events accepted that the watermarks do not let go yet."""
-        self.release()
-        return sum(len(lane) for lane in self._lanes.values())
+        marked = zip(self._watermarks, self._of_partition, strict=True)
+        return sum(lane.waiting(mark.at) for mark, lanes in marked for lane in lanes)
 
     def process(self, record: StreamRecord) -> Treated:
         """Treat one record, which stands at an offset that was not treated before."""
