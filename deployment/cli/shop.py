@@ -63,7 +63,8 @@ def purchase() -> None:
 
 
 @purchase.command(
-    epilog="Example: finaz purchase create show_… --seat A1 --email ana@example.org --payment-method pm_card"
+    name="create",
+    epilog="Example: finaz purchase create show_… --seat A1 --email ana@example.org --payment-method pm_card",
 )
 @click.argument("show_id")
 @click.option("--seat", "wanted", multiple=True, required=True, help="A seat; may stand several times.")
