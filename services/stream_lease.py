@@ -18,7 +18,7 @@ from domain.errors import InfrastructureError, StaleFenceError, VersionConflictE
 from domain.stream.errors import StreamFenceStaleError
 from services import effects
 from services.database_clock import DatabaseClock
-from services.ports import EventLog, Fence
+from services.ports import BlobStore, EventLog, Fence
 from services.run_appends import Claimant, Head, NewId, advanced, check_mine, head_of, renew, streams_of
 from services.stream_parts import OnStreamEvent, StreamEvent
 
@@ -160,6 +160,28 @@ class LeaseKeeper:
         self._tell(
             StreamEvent(name=name, run_id=self.run_id, token=self.token, position=position, detail=detail, error=error)
         )
+
+
+class TickingBlobs:
+    """A blob store each of whose uses is progress: a cut of many blobs, or a long walk over segments, keeps the lease."""
+
+    def __init__(self, blobs: BlobStore, tick: Callable[[], None]) -> None:
+        self._blobs = blobs
+        self._tick = tick
+
+    def put(self, data: bytes) -> str:
+        """As the store's."""
+        self._tick()
+        return self._blobs.put(data)
+
+    def get(self, address: str) -> bytes:
+        """As the store's."""
+        self._tick()
+        return self._blobs.get(address)
+
+    def has(self, address: str) -> bool:
+        """As the store's."""
+        return self._blobs.has(address)
 
 
 def obsolete(error: StaleFenceError) -> StreamFenceStaleError:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from domain.canonical import canonical, parse
 from domain.checkpoints.manifest import Manifest
-from domain.market.feature_batch import FORMAT, FeatureBatch
+from domain.market.feature_batch import FORMAT, FeatureBatch, Progress
 from domain.market.flow import FlowSpec, parse_flow
 from domain.market.lanes import LaneValues
 from domain.runs.messages import ResultRef, RunSpec
@@ -53,16 +53,19 @@ def read_document(topic: str, start_offsets: Mapping[str, int], cut: Cut) -> dic
 
 
 def stored_results(
-    blobs: BlobStore, batch: FeatureBatch, spec: RunSpec, read: Mapping[str, Any]
+    blobs: BlobStore, batch: FeatureBatch, spec: RunSpec, read: Mapping[str, Any], tick: Progress
 ) -> tuple[ResultRef, ...]:
-    """Store the artifact and what was read; the references to the outputs. Raises `InfrastructureError`."""
-    artifact = effects.store_blob(blobs, batch.encode())
+    """Store the artifact and what was read; the references to the outputs. `tick` is called as it gets on.
+
+    Raises `InfrastructureError`.
+    """
+    artifact = effects.store_blob(blobs, batch.encode(tick))
     inputs = ((spec.snapshot,) if spec.snapshot else ()) + (effects.store_blob(blobs, canonical(read)),)
     return tuple(
         ResultRef(
             output=output.name,
             artifact=artifact,
-            values_hash=batch.values_hash(output.name),
+            values_hash=batch.values_hash(output.name, tick),
             rows=batch.rows(output.name),
             schema=FORMAT,
             flow=spec.flow,

@@ -98,7 +98,7 @@ class Ownership:
         session = self._session
         self._keeper.start()
         try:
-            session.standing = self._tools.checkpoints.standing(session.run_id)
+            session.standing = self._session.checkpoints.standing(session.run_id)
             return self._work()
         except (StaleFenceError, RunFinishedError) as error:
             raise self._lost(error) from error
@@ -120,12 +120,12 @@ class Ownership:
 
     def _work(self) -> StreamOutcome:
         session, tools = self._session, self._tools
-        flow = stored_flow(tools.blobs, session.spec.flow)
+        flow = stored_flow(session.blobs, session.spec.flow)
         self._restoring = True
         source = session.patiently(lambda: tools.broker.source(session.spec.topic))
         reading = self._reading = Reading(session, source, self._stop)
         plan = plan_of(session.spec, reading.partitions, self._settings.limits)
-        restored = session.patiently(lambda: tools.checkpoints.restore(session.run_id, plan))
+        restored = session.patiently(lambda: session.checkpoints.restore(session.run_id, plan))
         session.standing = restored.standing
         if not session.standing.journal.source:
             self._open(reading)
@@ -148,7 +148,7 @@ class Ownership:
 
     def _continue(self, progress: Progress, flow: FlowSpec) -> None:
         """Begin behind a batch, and commit that before the first record."""
-        begin_behind(self._tools.log, self._tools.blobs, self._session.spec.continues, flow, progress)
+        begin_behind(self._tools.log, self._session.blobs, self._session.spec.continues, flow, progress)
         cut = progress.cut()
         check_continued(self._tools.log, self._session.spec.continues, flow, cut)
         self._session.commit(cut)
@@ -235,7 +235,7 @@ class Ownership:
     def _retry(self, progress: Progress, retries: tuple[PendingRetry, ...]) -> None:
         """Judge records of the quarantine again, as arriving now; what became of them stands in the next cut."""
         for retry in retries:
-            progress.retry(self._tools.checkpoints.quarantined(retry), retry.requested)
+            progress.retry(self._session.checkpoints.quarantined(retry), retry.requested)
             self._keeper.tick()
         if retries:
             self._session.say("stream.retried", records=len(retries))
@@ -244,13 +244,13 @@ class Ownership:
 
     def _finish(self, progress: Progress) -> StreamOutcome:
         """The source has ended everywhere: release the rest, commit, publish and end the run, in one append."""
-        session, tools = self._session, self._tools
+        session = self._session
         progress.finish()
         cut = progress.cut()
-        flow = stored_flow(tools.blobs, session.spec.flow)
-        batch = final_batch(flow, tools.checkpoints, session.standing.manifest, cut)
+        flow = stored_flow(session.blobs, session.spec.flow)
+        batch = final_batch(flow, session.checkpoints, session.standing.manifest, cut)
         read = read_document(session.spec.topic, session.standing.journal.start_offsets, cut)
-        results = session.patiently(lambda: stored_results(tools.blobs, batch, session.spec, read))
+        results = session.patiently(lambda: stored_results(session.blobs, batch, session.spec, read, self._keeper.tick))
         marks = session.standing.journal.marks
         ended = BoundedSourceEnded(
             run_id=session.run_id,

@@ -28,7 +28,7 @@ from services.database_clock import DatabaseClock
 from services.ports import Append, Appended, BlobStore, NewEvent
 from services.run_appends import Claimant, Head, NewId, advanced, check_mine, conclude, published_by
 from services.runs import fold_run
-from services.stream_lease import LeaseKeeper
+from services.stream_lease import LeaseKeeper, TickingBlobs
 from services.stream_parts import AWAY_DELAY_SECONDS, OnStreamEvent, StreamEvent, StreamSettings
 
 CONFLICT_RETRIES_MAX: Final = 8
@@ -48,7 +48,6 @@ class Tools(msgspec.Struct, frozen=True):
     log: CheckpointLog
     blobs: BlobStore
     broker: Broker
-    checkpoints: Checkpoints
     clock: DatabaseClock
     claimant: Claimant
     settings: StreamSettings
@@ -68,6 +67,8 @@ class Session:
         self.spec: RunSpec = head.run.spec
         self.keeper = keeper
         self.tools = tools
+        self.blobs = TickingBlobs(tools.blobs, keeper.tick)
+        self.checkpoints = Checkpoints(tools.log, self.blobs)
         self._deadline_at = head.run.deadline_at or _NO_DEADLINE
         self._attempt = head.run.attempts
         self._stop = stop
@@ -103,7 +104,7 @@ class Session:
             try:
                 self._append(news)
             except VersionConflictError:  # an operator asked for something meanwhile
-                self.standing = self.tools.checkpoints.refresh(self.standing)
+                self.standing = self.checkpoints.refresh(self.standing)
                 continue
             self.standing = with_journal(self.standing, events)
             return
@@ -112,9 +113,7 @@ class Session:
     def commit(self, cut: Cut, journal: Sequence[Event] = ()) -> Committed:
         """Commit the cut. Raises `StaleFenceError`; what the store raises when it stays away."""
         standing = self.standing
-        committed = self.patiently(
-            lambda: self.tools.checkpoints.commit(cut, self.keeper.fence, standing, journal=journal)
-        )
+        committed = self.patiently(lambda: self.checkpoints.commit(cut, self.keeper.fence, standing, journal=journal))
         return self._committed(committed)
 
     def publish(self, cut: Cut, command: PublishResults, journal: Sequence[Event]) -> Committed | None:
@@ -133,7 +132,7 @@ class Session:
                     return None
                 try:
                     committed = self.patiently(
-                        lambda extra=wanted.events: tools.checkpoints.commit(  # type: ignore[misc]
+                        lambda extra=wanted.events: self.checkpoints.commit(  # type: ignore[misc]
                             cut,
                             self.keeper.fence,
                             standing,
@@ -191,7 +190,7 @@ class Session:
         try:
             read = tools.log.read_streams_blocking([run_stream(self.run_id)])
             tools.clock.observe(read.now)
-            self.standing = tools.checkpoints.refresh(self.standing)
+            self.standing = self.checkpoints.refresh(self.standing)
         except InfrastructureError as error:  # the next commit asks again
             self.say("stream.away", error=error)
             return False

@@ -55,7 +55,6 @@ class StreamWorker:
             log=log,
             blobs=blobs,
             broker=broker,
-            checkpoints=checkpoints,
             clock=DatabaseClock(monotonic),
             claimant=Claimant(owner, settings.lease_ttl_seconds, settings.label),
             settings=settings,
