@@ -32,6 +32,9 @@ ROWS: Final = 1_000_000
 SHAPES: Final = (("one run", 1), ("100 runs", 100), ("1000 runs", 1000))
 """Over how many runs the rows are spread, each with an artifact of its own."""
 
+RUN_ROWS_MIN: Final = 50
+"""Rows of a run, at least: with a small scale there are fewer runs."""
+
 TRIAL_SECONDS_MAX: Final = 1800.0
 RATIO_MIN: Final = 0.5
 
@@ -40,7 +43,7 @@ _ADDRESS: Final = "sha256:" + "0" * 64
 
 def run(repeats: int, scale: float, report: Callable[[str], None]) -> dict[str, Any]:
     """Measure in a process of its own; a ratio is our rows per second to the bare insert's."""
-    rows = max(5000, int(ROWS * scale))
+    rows = max(1000, int(ROWS * scale))
     report(f"staging: {rows} rows, as {', '.join(label for label, _ in SHAPES)}")
     command = [sys.executable, "-m", "deployment.bench.staging", str(repeats), str(rows)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=TRIAL_SECONDS_MAX, check=False)
@@ -76,7 +79,8 @@ def trial(repeats: int, rows: int, folder: Path) -> dict[str, tuple[list[float],
         try:
             stage = _Stage(log, DirectoryBlobStore(folder / "cas"), server.dsn(), f"chdb://{folder / 'clickhouse'}")
             stage.warm_up()
-            return {label: stage.measured(runs, max(1, rows // runs), repeats) for label, runs in SHAPES}
+            shapes = [(label, min(runs, max(1, rows // RUN_ROWS_MIN))) for label, runs in SHAPES]
+            return {label: stage.measured(runs, rows // runs, repeats) for label, runs in shapes}
         finally:
             log.close()
 

@@ -156,8 +156,11 @@ class StagingSession(PostgresSession[StagingKey, Delivery], _Statements):
     def look(self) -> Copy:
         """See `Session`; now and then it deletes what was abandoned."""
         seen = super().look()
-        if self._clock() - self._tidied_at >= TIDY_SECONDS:
+        now = self._clock()
+        if now - self._tidied_at >= TIDY_SECONDS:
             self.tidy()
+        if self._swept_at > float("-inf") and now - self._swept_at >= SWEEP_SECONDS:
+            self._sweep()  # not before the engine was opened for something else
         return seen
 
     @contextmanager
