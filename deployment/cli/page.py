@@ -32,7 +32,7 @@ def walk(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple
 def _section(path: tuple[str, ...], command: click.Command) -> str:
     name = " ".join(("finaz", *path))
     help_text = " ".join((command.help or "").split("\n\n")[0].split())
-    if isinstance(command, click.Group):
+    if isinstance(command, click.Group) and not command.invoke_without_command:
         return f"\n## `{name}`\n\n{help_text}\n"
     arguments = "".join(
         f" {p.make_metavar(click.Context(command))}" for p in command.params if isinstance(p, click.Argument)
