@@ -163,11 +163,14 @@ def drop_old(name: str, no_wait: bool) -> None:
 def _rebuild(name: str, document: dict[str, Any], no_wait: bool) -> None:
     from deployment.cli.connection import operator_api
     from deployment.cli.jobs import check_held, show_job, watched
+    from deployment.problems import RebuildCancelledError
 
     with operator_api() as client:
         asked = client.request_job("rebuild", name, document)
         note(asked["job_id"])
         ended = asked if no_wait else watched(client, asked["job_id"])
+    if ended["state"] == "CANCELLED":
+        raise RebuildCancelledError("the rebuild was cancelled; the old rows are served on", at=name)
     show_job(ended)
     if not no_wait:
         check_held(ended)
