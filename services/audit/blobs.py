@@ -15,6 +15,7 @@ from domain.folds import key_of
 from domain.jobs.messages import JobSucceeded
 from domain.runs.aggregate import Run
 from domain.runs.messages import ResultPublished
+from domain.stream.messages import RecordsOmitted
 from services.audit.findings import FindingKind, Findings
 from services.ports import BlobStore
 
@@ -33,6 +34,9 @@ def addresses_of(event: Event, state: Any) -> Iterator[tuple[str, str]]:
                 yield "snapshot", state.spec.snapshot
         case CheckpointCommitted():
             yield "manifest", event.manifest
+        case RecordsOmitted():
+            for item in event.items:
+                yield "quarantined record", item.quarantine or ""
         case JobSucceeded():
             yield "report", event.report or ""
 

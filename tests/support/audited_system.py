@@ -1,6 +1,7 @@
 """A whole past for audits: events, read models, blobs and seals, in the test's own database and folder; and ways to damage it."""
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,20 +14,25 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from deployment.migrate import migrate
-from domain.events import Recorded
+from domain.discrepancies.messages import DiscrepancyFound, DiscrepancyKind
+from domain.events import Event, Recorded, decode
 from projections.registry import PROJECTIONS
 from services.adapters.ed25519 import Ed25519Signer, load_signer, make_key, verify
 from services.adapters.seal_folder import SealFolder
 from services.audit.audit import AuditParts, audit
 from services.audit.findings import AuditReport
 from services.cas import DirectoryBlobStore
-from services.ports import Append
+from services.ports import Append, NewEvent
 from services.seals import Seal, Sealer, verified
 from services.store.application import Log
 from services.store.log_snapshot import SealableChain, log_snapshot
 from tests.support import histories
+from tests.support.job_rig import JobRig
+from tests.support.purchase_rig import Rig
 from tests.support.read_models import ASYNCHRONOUS, bring_forward, execute, store_all, stored
 from tests.support.store import opened
+
+SAMPLES = Path(__file__).parents[2] / "fixtures" / "events"
 
 
 class AuditedSystem:
@@ -47,12 +53,41 @@ class AuditedSystem:
         """A legal past, its last part unsealed."""
         monkeypatch.setattr(histories, "ADDRESSES", self.addresses)
         appends = self.more(monkeypatch, 11, moves)
+        self.other_contexts()
         third = len(appends) // 3
         for part in (appends[:third], appends[third : 2 * third]):
             store_all(self.log, part, at_once=1)
             assert self.seal() is not None
         store_all(self.log, appends[2 * third :], at_once=1)
         self.catch_up()
+
+    def other_contexts(self) -> None:
+        """Something of every other kind of stream: purchases, a discrepancy, a stream's journal and checkpoint, a job."""
+        shop = Rig()
+        show = shop.create_show(4)
+        for seats, method in ((("A0", "A1"), "pm"), (("A2",), "pm")):
+            shop.buy(show, seats, method)
+            shop.settle_down()
+        for recorded in shop.log.read_log(0, 10**6):
+            new = NewEvent(recorded.stream, recorded.version, recorded.event, recorded.event_id)
+            self.log.append_blocking(Append(events=(new,), metadata=recorded.metadata))
+        found = DiscrepancyFound(kind=DiscrepancyKind.RUN_DIFFERS, subject="run_x", expected="a", actual="b")
+        events: dict[str, tuple[Event, ...]] = {
+            "discrepancy/RUN_DIFFERS/run_x": (found,),
+            "journal/run_x": (self._sample("journal.source_opened.v1"), self._sample("journal.records_omitted.v1")),
+            "checkpoint/run_x": (self._sample("checkpoint.committed.v1"),),
+        }
+        for stream, facts in events.items():
+            news = tuple(NewEvent(stream, version, event, uuid4()) for version, event in enumerate(facts, 1))
+            self.log.append_blocking(Append(events=news))
+        jobs = JobRig(self.log)
+        jobs.request()
+        jobs.runner("somebody").run_once()
+
+    def _sample(self, topic: str) -> Event:
+        """A stored sample, about blobs that are there."""
+        text = (SAMPLES / f"{topic}.json").read_text("utf-8")
+        return decode(topic, re.sub(r"sha256:[0-9a-f]{64}", self.addresses[0], re.sub(r"run_a{64}", "run_x", text)))
 
     def more(self, monkeypatch: Any, seed: int, moves: int) -> tuple[Append, ...]:
         """What can happen besides: other principals' runs, under event ids of their own."""

@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from domain.runs.messages import ResultPublished
+from projections.registry import PROJECTIONS
 from services.audit.findings import FINDINGS_OF_A_KIND_MAX, Finding, FindingKind, Findings
 from tests.support.audited_system import AuditedSystem, Template
 from tests.support.read_models import execute, store_all
@@ -352,38 +353,55 @@ def test_nothing_is_vouched_for_behind_what_was_altered(system: AuditedSystem) -
     assert system.audit().seals.vouched_position == 0
 
 
-TABLES = ("runs", "publications", "leases", "outbox", "lease_guard")
-
-
-@pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("damage", ["changed", "removed", "inserted"])
-def test_one_row_of_each_read_model(system: AuditedSystem, table: str, damage: str) -> None:
-    """Of every read model, inline ones too: one row changed, removed or put in is named by its key, and nothing else is."""
-    place = table if table in ("outbox", "lease_guard") else f"{table}_g1"
-    column = {"runs": "owner", "publications": "artifact", "leases": "label", "outbox": "lane", "lease_guard": "owner"}[
-        table
-    ]
-    key = {"publications": ("run_id", "output"), "runs": ("run_id",), "outbox": ("kind", "key")}.get(
-        table, ("resource",)
+def _key_of(system: AuditedSystem, table: str) -> list[str]:
+    """The columns of a table's primary key, without the generation."""
+    found = execute(
+        system.dsn,
+        "SELECT a.attname FROM pg_index AS i JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)"
+        " WHERE i.indrelid = %s::regclass AND i.indisprimary ORDER BY array_position(i.indkey::int[], a.attnum::int)",
+        f"finaz.{table}",
     )
+    return [f'"{name}"' for (name,) in found if name != "generation"]
+
+
+FORGED = {"text": "'forged'", "date": "date '1999-01-01'"}
+
+
+@pytest.mark.parametrize("name", PROJECTIONS)
+def test_one_row_of_each_read_model(system: AuditedSystem, name: str) -> None:
+    """Of every read model, inline ones too: rows changed, removed and put in are named by their keys, and nothing else is."""
+    table = name if PROJECTIONS[name].inline else f"{name}_g1"
+    key = _key_of(system, table)
+    returning = f"RETURNING {', '.join(f't.{column}::text' for column in key)}"
+    ((rows,),) = execute(system.dsn, f"SELECT count(*) FROM finaz.{table}")
+    assert rows, "the past has nothing of this read model"
+    expected: set[tuple[FindingKind, str]] = set()
+
+    def damage(kind: FindingKind, statement: str) -> None:
+        (found,) = execute(system.dsn, f"{statement} {returning}")
+        expected.add((kind, f"{name} {' '.join(found)}"))
+
     last = key[-1]
-    if damage == "changed":
-        statement = f"UPDATE finaz.{place} AS t SET {column} = 'forged'"
-        kind = FindingKind.ROW_DIFFERENT
-    elif damage == "removed":
-        statement = f"DELETE FROM finaz.{place} AS t"
-        kind = FindingKind.ROW_MISSING
-    else:
-        execute(
-            system.dsn,
-            f"CREATE TABLE forged AS SELECT * FROM finaz.{place} LIMIT 1; UPDATE forged SET {last} = 'forged'",
-        )
-        statement = f"INSERT INTO finaz.{place} AS t SELECT * FROM forged"
-        kind = FindingKind.ROW_EXTRA
-    where = "" if damage == "inserted" else f" WHERE t.ctid = (SELECT min(ctid) FROM finaz.{place})"
-    (found,) = execute(system.dsn, f"{statement}{where} RETURNING {', '.join(f't.{name}' for name in key)}")
-    (finding,) = system.audit().findings
-    assert (finding.kind, finding.subject) == (kind, f"{table} {' '.join(found)}")
+    forged = FORGED.get(_type(system, table, last), "999")
+    execute(
+        system.dsn, f"CREATE TABLE forged AS SELECT * FROM finaz.{table} LIMIT 1; UPDATE forged SET {last} = {forged}"
+    )
+    damage(FindingKind.ROW_EXTRA, f"INSERT INTO finaz.{table} AS t SELECT * FROM forged")
+    first = f"SELECT min(ctid) FROM finaz.{table} WHERE {last} <> {forged}"
+    if rows > 1:
+        damage(FindingKind.ROW_MISSING, f"DELETE FROM finaz.{table} AS t WHERE ctid = ({first})")
+    damage(FindingKind.ROW_DIFFERENT, f"UPDATE finaz.{table} AS t SET position = position + 1 WHERE ctid = ({first})")
+    assert {(finding.kind, finding.subject) for finding in system.audit().findings} == expected
+
+
+def _type(system: AuditedSystem, table: str, column: str) -> str:
+    ((found,),) = execute(
+        system.dsn,
+        "SELECT format_type(atttypid, NULL) FROM pg_attribute WHERE attrelid = %s::regclass AND attname = %s",
+        f"finaz.{table}",
+        column.strip('"'),
+    )
+    return str(found)
 
 
 def test_a_lost_artifact_that_was_written_off_is_told_apart(system: AuditedSystem) -> None:
