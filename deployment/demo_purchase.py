@@ -236,6 +236,7 @@ def _environment(gateway_url: str, smtp_port: int) -> dict[str, str]:
     return {
         "FINAZ_GATEWAY_URL": gateway_url,
         "FINAZ_GATEWAY_KEY": GATEWAY_KEY,
+        "FINAZ_GATEWAY_TIMEOUT_SEC": "1",
         "FINAZ_GATEWAY_WEBHOOK_SECRET": WEBHOOK_SECRET,
         "FINAZ_SMTP_HOST": "127.0.0.1",
         "FINAZ_SMTP_PORT": str(smtp_port),
@@ -256,7 +257,7 @@ async def shop_machine(gateway_url: str, smtp_port: int, say: Say) -> AsyncItera
 
 
 @contextmanager
-def sandbox_gateway(file: Path | None = None, hang_seconds: float = 6.0) -> Iterator[str]:
+def sandbox_gateway(file: Path | None = None, hang_seconds: float = 2.0) -> Iterator[str]:
     """The sandbox gateway as a process of its own; its address."""
     command = [sys.executable, "-m", "deployment", "sandbox-gateway", "--port", "0", "--json"]
     command += ["--hang-seconds", str(hang_seconds), *(["--file", str(file)] if file else [])]

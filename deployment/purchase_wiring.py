@@ -41,7 +41,9 @@ def purchase_managers(settings: Settings, log: Log, stack: AsyncExitStack) -> li
         from services.adapters.gateway_http import HttpGateway
         from services.process_managers.payment import Payment
 
-        gateway = HttpGateway(settings.gateway_url, settings.gateway_key or "")
+        gateway = HttpGateway(
+            settings.gateway_url, settings.gateway_key or "", answer_seconds_max=settings.gateway_timeout_seconds
+        )
         stack.callback(gateway.close)
         made.append(Payment(deals, gateway))
     if settings.smtp_host is not None:

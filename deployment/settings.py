@@ -171,6 +171,13 @@ VARIABLES: Final = (
     Variable(
         "FINAZ_GATEWAY_URL", "gateway_url", kinds.URL, None, "The payment gateway. Without it, nothing is charged."
     ),
+    Variable(
+        "FINAZ_GATEWAY_TIMEOUT_SEC",
+        "gateway_timeout_seconds",
+        kinds.number(0.1, 30),
+        "5",
+        "How long the gateway may take to answer; then it is not known what it did.",
+    ),
     Variable("FINAZ_GATEWAY_KEY", "gateway_key", kinds.TOKEN, None, "Our key for the gateway.", secret=True),
     Variable(
         "FINAZ_GATEWAY_WEBHOOK_SECRET",
@@ -229,6 +236,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     projection_poll_seconds: float
     body_size_max_bytes: int
     gateway_url: str | None
+    gateway_timeout_seconds: float
     gateway_key: str | None
     gateway_webhook_secret: str | None
     smtp_host: str | None

@@ -118,6 +118,7 @@ WRONG = [
     ("FINAZ_PROJECTION_POLL_SEC", "61", "from 0.01 to 60"),
     ("FINAZ_BODY_SIZE_MAX_BYTES", "1023", "from 1024"),
     ("FINAZ_GATEWAY_URL", "here:80", "http://"),
+    ("FINAZ_GATEWAY_TIMEOUT_SEC", "0", "from 0.1 to 30"),
     ("FINAZ_GATEWAY_KEY", "two words", "printable ASCII"),
     ("FINAZ_GATEWAY_WEBHOOK_SECRET", "", "printable ASCII"),
     ("FINAZ_SMTP_HOST", "mail:25", "without a port"),
