@@ -68,6 +68,14 @@ _KEY: Final = Parameter(
     required=True,
     example="two-seats-for-lohengrin",
 )
+_SIGNATURE: Final = Parameter(
+    name="Gateway-Signature",
+    place=Place.HEADER,
+    description="`t=SECONDS,v1=HEX`: the HMAC-SHA256 of `SECONDS.BODY` under the secret shared with the gateway.",
+    schema={"type": "string", "pattern": "^t=[0-9]{1,12},v1=[0-9a-f]{64}$"},
+    read=lambda text, at: text,
+    required=True,
+)
 _PURCHASE: Final = pattern("purchase_id", "The purchase.", PURCHASE_ID_PATTERN, PurchaseNotFoundError, place=Place.PATH)
 _SHOW: Final = pattern("show_id", "The show.", SHOW_ID_PATTERN, ShowNotFoundError, place=Place.PATH)
 _CURSOR: Final = pattern(
@@ -93,12 +101,14 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
     yield Operation(
         name="hearGateway",
         method="POST",
-        path="/v1/gateway/webhook",
+        path="/webhooks/gateway",
         summary="What the gateway tells by itself, signed",
+        description="Needs no token: the signature is checked before a byte of the body is believed.",
         tag="purchases",
+        parameters=(_SIGNATURE,),
         body=BodySpec(media_type="application/json", bytes_max=WEBHOOK_BYTES_MAX, schema=WEBHOOK_SCHEMA),
         answers=(_answer("It is recorded.", WebhookHeard),),
-        problems=(401, 404, 422),
+        problems=(404, 413, 415, 422),
         handler=handlers.hear,
     )
 

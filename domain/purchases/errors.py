@@ -37,7 +37,6 @@ class WebhookSignatureError(InputError):
     """A webhook's signature is missing or wrong, or its timestamp is too far from now."""
 
     code = "WEBHOOK_SIGNATURE_INVALID"
-    status = 401
 
 
 class MailUnavailableError(InfrastructureError):

@@ -143,7 +143,7 @@ async def test_the_gateway_tells_before_it_answers(api: ApiRig) -> None:
 
     async def tell(signature: str | None) -> httpx.Response:
         headers = {"content-type": "application/json"} | ({"gateway-signature": signature} if signature else {})
-        return await api.as_(None).post("/v1/gateway/webhook", content=body, headers=headers)
+        return await api.as_(None).post("/webhooks/gateway", content=body, headers=headers)
 
     for signature in (None, "t=1,v1=" + "0" * 64, signature_of("other", body, seconds)):
         assert problem(await tell(signature))["code"] == "WEBHOOK_SIGNATURE_INVALID"
