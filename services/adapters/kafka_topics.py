@@ -137,7 +137,10 @@ class KafkaTopics:
             )
             for spec in (_EARLIEST, _LATEST)
         ]
-        low, high = ({place.partition: end[place].result(self._timeout + 1).offset for place in places} for end in ends)
+        try:
+            low, high = ({p.partition: end[p].result(self._timeout + 1).offset for p in places} for end in ends)
+        except TimeoutError:
+            raise BrokerUnavailableError(f"no answer within {self._timeout:g} seconds", at=name) from None
         return {number: Marks(low[number], high[number]) for number in range(partitions)}
 
     def close(self) -> None:

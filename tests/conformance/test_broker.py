@@ -17,6 +17,7 @@ from domain.stream.records import StreamRecord
 from services.adapters.kafka_source import BATCH_RECORDS_MAX
 from services.broker import RECORD_BYTES_MAX, Marks, RecordSource
 from tests.support.broker_rigs import KafkaRig, MemoryRig, Rig
+from tests.support.brokers import given_broker
 
 SETTINGS = {"cleanup.policy": "delete", "max.message.bytes": str(RECORD_BYTES_MAX)}
 FLUSH_SECONDS = 30.0
@@ -24,11 +25,22 @@ READ_SECONDS = 20.0
 """Limits, not waits: a healthy broker needs milliseconds."""
 
 
-@pytest.fixture(params=["memory", "embedded", "apache"], scope="module")
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every kind at hand; besides any other that runs somewhere, Redpanda say, by `--broker HOST:PORT`."""
+    if "rig" in metafunc.fixturenames:
+        given = ["given"] if given_broker(metafunc.config) else []
+        metafunc.parametrize("rig", ["memory", "embedded", "apache", *given], indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def rig(request: pytest.FixtureRequest) -> Rig:
-    """A broker of each kind at hand."""
+    """A broker of one kind."""
     if request.param == "memory":
         return MemoryRig()
+    if request.param == "given":
+        given = given_broker(request.config)
+        assert given is not None
+        return KafkaRig(given.bootstrap)
     fixture = {"embedded": "embedded_broker", "apache": "kafka_broker"}[request.param]
     return KafkaRig(request.getfixturevalue(fixture).bootstrap)
 

@@ -27,7 +27,7 @@ import pytest
 SHARED = pytest.StashKey[Path]()
 LOCK = pytest.StashKey[int]()
 END_SECONDS_MAX = 60.0
-KINDS = ("auto", "apache", "embedded")
+AUTO, APACHE, EMBEDDED = "auto", "apache", "embedded"
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,15 @@ class RunningBroker:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--broker", choices=KINDS, default="auto", help="the broker of tests; auto: Apache Kafka if it can run"
+        "--broker",
+        metavar="apache|embedded|HOST:PORT",
+        default=AUTO,
+        help="the broker of tests: by itself Apache Kafka if it can run; a broker that runs already by its address",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--broker") == "apache" and (lacking := _lacking()) is not None:
+    if config.getoption("--broker") == APACHE and (lacking := _lacking()) is not None:
         raise pytest.UsageError(f"--broker apache: {lacking}")
     given = getattr(config, "workerinput", {}).get("shared_broker")
     if given is not None:
@@ -82,6 +85,8 @@ def broker_text(config: pytest.Config) -> str:
     from deployment.brokers.jars import kafka_version
 
     lacking = _lacking()
+    if (given := given_broker(config)) is not None:
+        return f"{given.name}, by --broker"
     if is_apache(config):
         return f"Apache Kafka {kafka_version()}, shared by all processes of this run"
     reason = f"{lacking} for Apache Kafka" if lacking else "asked for by --broker"
@@ -91,7 +96,17 @@ def broker_text(config: pytest.Config) -> str:
 def is_apache(config: pytest.Config) -> bool:
     """Whether this run's `broker` is Apache Kafka."""
     chosen = config.getoption("--broker")
-    return chosen == "apache" or (chosen == "auto" and _lacking() is None)
+    return chosen == APACHE or (chosen == AUTO and _lacking() is None)
+
+
+def given_broker(config: pytest.Config) -> RunningBroker | None:
+    """The broker whose address --broker gives, if it gives one."""
+    chosen = config.getoption("--broker")
+    if chosen in (AUTO, APACHE, EMBEDDED):
+        return None
+    if ":" not in chosen:
+        raise pytest.UsageError(f"--broker {chosen}: expected {APACHE}, {EMBEDDED} or HOST:PORT")
+    return RunningBroker(f"the one at {chosen}", chosen)
 
 
 @pytest.fixture(scope="session")
@@ -123,6 +138,8 @@ def embedded_broker() -> Iterator[RunningBroker]:
 @pytest.fixture(scope="session")
 def broker(request: pytest.FixtureRequest) -> RunningBroker:
     """The broker of this run."""
+    if (given := given_broker(request.config)) is not None:
+        return given
     found: RunningBroker = request.getfixturevalue("kafka_broker" if is_apache(request.config) else "embedded_broker")
     return found
 
