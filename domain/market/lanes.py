@@ -7,9 +7,11 @@ state between two releases can be written out and restored, to the byte.
 A node that joins instruments would be a lane over lanes, gated by the least of their watermarks; version 1 has none.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from domain.market.clock import Clock, Ticks, project
 from domain.market.compiled import Floats, Ints
@@ -41,6 +43,18 @@ class LaneValues:
 
     def __len__(self) -> int:
         return len(self.event_ids)
+
+
+def joined(plan: LanePlan, parts: Sequence[LaneValues]) -> LaneValues:
+    """The ticks of one lane, released part by part in clock order, one part behind the other; none at all is no ticks."""
+    if len(parts) == 1:
+        return parts[0]
+    times = np.concatenate([np.zeros(0, dtype=np.int64), *(part.event_times for part in parts)])
+    outputs = {
+        output.name: np.concatenate([np.zeros(0, dtype=np.float64), *(part.outputs[output.name] for part in parts)])
+        for output in plan.outputs
+    }
+    return LaneValues(plan.instrument, times, [event_id for part in parts for event_id in part.event_ids], outputs)
 
 
 def lanes_of(flow: FlowSpec) -> tuple[LanePlan, ...]:

@@ -5,11 +5,9 @@ What must stay true: the parts of an instrument follow each other in clock order
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from domain.market.feature_batch import FeatureBatch, make_feature_batch
 from domain.market.flow import FlowSpec
-from domain.market.lanes import LanePlan, LaneValues, lanes_of
+from domain.market.lanes import LaneValues, joined, lanes_of
 from domain.stream.worker_core import StreamCore
 
 
@@ -34,15 +32,3 @@ class Collected:
 def batch_of(flow: FlowSpec, released: Mapping[str, Sequence[LaneValues]]) -> FeatureBatch:
     """The FeatureBatch of a flow from what was released of each instrument; an instrument that isn't there has no ticks."""
     return make_feature_batch(flow, [joined(plan, released.get(plan.instrument, ())) for plan in lanes_of(flow)])
-
-
-def joined(plan: LanePlan, parts: Sequence[LaneValues]) -> LaneValues:
-    """The ticks of one lane, its parts one behind the other."""
-    if len(parts) == 1:
-        return parts[0]
-    times = np.concatenate([np.zeros(0, dtype=np.int64), *(part.event_times for part in parts)])
-    outputs = {
-        output.name: np.concatenate([np.zeros(0, dtype=np.float64), *(part.outputs[output.name] for part in parts)])
-        for output in plan.outputs
-    }
-    return LaneValues(plan.instrument, times, [event_id for part in parts for event_id in part.event_ids], outputs)
