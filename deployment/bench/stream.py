@@ -86,7 +86,7 @@ def run(repeats: int, scale: float, report: Callable[[str], None]) -> dict[str, 
             [aim("worker to bare consume(500)", times, at_least=AIM_OF_BARE)],
             [
                 f"{KEYS} keys, {PARTITIONS} partitions, an EMA of each; a checkpoint each second, and one at the end.",
-                "The seconds of the worker run from its first poll to its last commit: everything journalled, ticks and state safe.",
+                "Seconds are those from the worker's first poll to its last commit: all journalled, ticks and state safe.",
             ],
             records=records,
             versions={"broker": process.name},
