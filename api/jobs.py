@@ -34,17 +34,6 @@ _LIST_PARAMETERS: Final = (
     integer("limit", "Jobs in one page.", minimum=1, maximum=JOBS_PAGE_MAX, default=JOBS_PAGE_DEFAULT),
 )
 _NAME: Final = {"type": "string", "minLength": 1, "maxLength": 255}
-_BODY: Final = BodySpec(
-    media_type="application/json",
-    bytes_max=REQUEST_BYTES_MAX,
-    schema={
-        "type": "object",
-        "required": ["kind", "target"],
-        "properties": {"kind": _NAME, "target": _NAME, "document": {"type": "object"}},
-        "additionalProperties": False,
-    },
-    example={"kind": "rebuild", "target": "runs", "document": {"switch": "if_equal"}},
-)
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger("finaz.api")
 
 
@@ -58,7 +47,7 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         "Ask for a job: a rebuild, an audit, …",
         handlers.request,
         _answer("It waits for a runner.", JobView, 202),
-        body=_BODY,
+        body=_body(parts.jobs.kinds),
         problems=(404, 409, 422),
     )
     yield _operation(
@@ -69,6 +58,7 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         handlers.list,
         _answer("A page of jobs.", JobList),
         parameters=_LIST_PARAMETERS,
+        problems=(409,),
     )
     yield _operation(
         "getJob",
@@ -109,6 +99,22 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         _answer("The job, which ends at its next border. Asking twice is asking once.", JobView),
         parameters=(_JOB_ID,),
         problems=(404, 409),
+    )
+
+
+def _body(kinds: tuple[str, ...]) -> BodySpec:
+    """A request for a job of any of these kinds; what parameters a kind takes is its own to say."""
+    kind = {"type": "string", "enum": list(kinds)}
+    return BodySpec(
+        media_type="application/json",
+        bytes_max=REQUEST_BYTES_MAX,
+        schema={
+            "type": "object",
+            "required": ["kind", "target"],
+            "properties": {"kind": kind, "target": _NAME, "document": {"type": "object"}},
+            "additionalProperties": False,
+        },
+        example={"kind": "rebuild", "target": "runs", "document": {"switch": "if_equal"}},
     )
 
 

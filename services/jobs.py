@@ -86,6 +86,11 @@ class Jobs:
         self._reader = reader
         self._new_id = new_id
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of job that can be asked for."""
+        return tuple(sorted(self._kinds))
+
     async def request(self, kind: str, target: str, document: Mapping[str, Any], principal: str) -> JobView:
         """Ask for a job. Raises `JobKindUnknownError`, `JobRunningError`, and what the kind says of target and parameters."""
         known = self._kinds.get(kind)
