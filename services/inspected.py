@@ -7,9 +7,6 @@ from uuid import UUID
 
 import msgspec
 
-from domain.canonical import parse
-from domain.errors import FinazError
-
 DIFFERENCES_MAX: Final = 1000
 """Fields named in one comparison."""
 
@@ -141,6 +138,6 @@ def inspected(row: Sequence[Any]) -> InspectedEvent:
 
 def _document(state: str) -> Any:
     try:
-        return parse(state)
-    except FinazError:
+        return msgspec.json.decode(state)
+    except msgspec.DecodeError:
         return {"unreadable": state}
