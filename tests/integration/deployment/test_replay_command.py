@@ -11,12 +11,18 @@ from uuid import uuid4
 
 import pytest
 
+from deployment.brokers.process import BrokerProcess
 from deployment.cli import main
 from deployment.fixture_files import fixture_path
+from deployment.replaying import snapshot_of_file
 from domain.canonical import address, parse
+from domain.instants import parse_instant, to_micros
+from domain.market.faults import NO_FAULTS
 from domain.stream.records import StreamRecord
 from domain.stream.worker_core import StreamCore
 from services.adapters.kafka import KafkaBroker
+from services.replay import made_log
+from services.replay_publishing import ReplayRequest, publish
 from services.stream_parity import records_between
 from tests.support.brokers import RunningBroker
 from tests.unit.domain.stream.test_worker_core import counts, fixture_flow
@@ -154,3 +160,27 @@ def test_a_publication_that_was_killed_goes_on_behind_its_last_record(
             core.process(record)
     assert core.counts.total() == sum(map(len, held))
     assert counts(core)[0] == 6
+
+
+def test_a_broker_that_is_restarted_in_the_middle_loses_nothing(mortal_broker: BrokerProcess) -> None:
+    """The publication waits for it and ends by itself; each record is there, at most once more."""
+    with snapshot_of_file(Path(EVENTS)) as (blobs, snapshot):
+        log = made_log(blobs, snapshot, to_micros(parse_instant("2026-01-06T00:00:00Z")), NO_FAULTS)
+    client = KafkaBroker(mortal_broker.bootstrap)
+    restarted: list[int] = []
+
+    def on_progress(done: int) -> None:
+        if done > 100 and not restarted:
+            restarted.append(done)
+            mortal_broker.restart()
+
+    try:
+        request = ReplayRequest(topic="replay", base="load", loads=20)
+        done = publish(client, log, request, on_progress)
+        assert (restarted, done.records) == ([101], 360)
+        held = in_topic(RunningBroker(mortal_broker.name, mortal_broker.bootstrap), "replay")
+    finally:
+        client.close()
+    seen = Counter(record.load for partition in held for record in partition)
+    assert set(seen) == {(f"load.{load}", index) for load in range(20) for index in range(18)}
+    assert set(seen.values()) <= {1, 2}
