@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-import numpy as np
 
 from domain.canonical import canonical
 from domain.documents import plain_bytes
-from domain.market.lanes import LaneValues
+from domain.market.lane_arrays import lane_of, listed
+from domain.market.lanes import LaneValues, joined_parts
 from domain.market.records import MarketEvent
 from domain.stream.errors import CheckpointInvalidError
 
@@ -120,14 +120,10 @@ def lanes_of_segments(segments: Sequence[Segment]) -> dict[str, LaneValues]:
         for instrument, ticks in segment.ticks.items():
             parts.setdefault(instrument, []).append(ticks)
     return {
-        instrument: LaneValues(
+        instrument: joined_parts(
             instrument,
-            np.concatenate([np.array(part.times, dtype=np.int64) for part in pieces]),
-            [event_id for part in pieces for event_id in part.ids],
-            {
-                name: np.concatenate([np.array(part.outputs[name], dtype=np.float64) for part in pieces])
-                for name in pieces[0].outputs
-            },
+            tuple(pieces[0].outputs),
+            [lane_of(instrument, piece.times, piece.ids, piece.outputs) for piece in pieces],
         )
         for instrument, pieces in parts.items()
     }
@@ -171,15 +167,11 @@ def _object(**members: bytes) -> bytes:
 
 def _tick_pieces(ticks: Mapping[str, Sequence[LaneValues]]) -> Iterator[Segment]:
     for instrument, lanes in ticks.items():
-        times = np.concatenate([lane.event_times for lane in lanes]).tolist() if lanes else []
-        ids = [event_id for lane in lanes for event_id in lane.event_ids]
-        outputs = {
-            name: [
-                None if value != value else value
-                for value in np.concatenate([lane.outputs[name] for lane in lanes]).tolist()
-            ]
-            for name in (lanes[0].outputs if lanes else ())
-        }
+        if not lanes:
+            continue
+        whole = joined_parts(instrument, tuple(lanes[0].outputs), lanes)
+        times, ids = whole.event_times.tolist(), whole.event_ids
+        outputs = {name: listed(column) for name, column in whole.outputs.items()}
         for start in range(0, len(ids), SEGMENT_ROWS_MAX):
             rows = slice(start, start + SEGMENT_ROWS_MAX)
             columns = {name: column[rows] for name, column in outputs.items()}

@@ -46,15 +46,20 @@ class LaneValues:
 
 
 def joined(plan: LanePlan, parts: Sequence[LaneValues]) -> LaneValues:
-    """The ticks of one lane, released part by part in clock order, one part behind the other; none at all is no ticks."""
+    """The ticks of one lane, its parts one behind the other."""
+    return joined_parts(plan.instrument, [output.name for output in plan.outputs], parts)
+
+
+def joined_parts(instrument: str, outputs: Sequence[str], parts: Sequence[LaneValues]) -> LaneValues:
+    """The ticks of a lane with these outputs, its parts one behind the other."""
     if len(parts) == 1:
         return parts[0]
     times = np.concatenate([np.zeros(0, dtype=np.int64), *(part.event_times for part in parts)])
-    outputs = {
-        output.name: np.concatenate([np.zeros(0, dtype=np.float64), *(part.outputs[output.name] for part in parts)])
-        for output in plan.outputs
+    columns: dict[str, Floats] = {
+        name: np.concatenate([np.zeros(0, dtype=np.float64), *(part.outputs[name] for part in parts)])
+        for name in outputs
     }
-    return LaneValues(plan.instrument, times, [event_id for part in parts for event_id in part.event_ids], outputs)
+    return LaneValues(instrument, times, [event_id for part in parts for event_id in part.event_ids], columns)
 
 
 def lanes_of(flow: FlowSpec) -> tuple[LanePlan, ...]:

@@ -9,10 +9,9 @@ What must stay true: `at` never decreases, whatever happens in whatever order. P
 
 from typing import Any, Final
 
-import numpy as np
-
 from domain.market.compiled import Ints
 from domain.market.errors import StateInvalidError
+from domain.market.lane_arrays import at_least, greatest_before
 
 NEVER: Final = -(2**62)
 """The watermark of a partition in which nothing was seen yet."""
@@ -50,9 +49,7 @@ class PartitionWatermark:
         """Where the watermark will be before each of these events is seen; None where it does not just follow them."""
         if self._gaps or self.ended or not len(event_times):
             return None
-        greatest = np.maximum.accumulate(np.concatenate(([self._seen], event_times[:-1])))
-        before: Ints = np.maximum(greatest - self._lateness, self.at)
-        return before
+        return at_least(greatest_before(self._seen, event_times) - self._lateness, self.at)
 
     def confirm_idle(self, instant: int | None) -> None:
         """The source says that there is nothing before `instant` any more (None: it only says that it is idle)."""
