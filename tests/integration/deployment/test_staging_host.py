@@ -64,7 +64,7 @@ async def test_the_owner_of_the_folder_stages_repairs_and_rebuilds(
     await asyncio.to_thread(market.catch_up)
     market.damage(market.attempts.visible(1)[0], "value", 2)
     async with hosted(settings, told):
-        await asyncio.to_thread(until, lambda: log.read_log(0, 1, (DiscrepancyRepaired.topic,)))
+        await asyncio.to_thread(until, lambda: bool(log.read_log(0, 1, (DiscrepancyRepaired.topic,))))
         run_id = await asyncio.to_thread(market.publish, 2, batch_of(5))
         position = log.high_water_mark()
         with staging_of(settings, log) as reading:
