@@ -26,7 +26,10 @@ import pytest
 
 SHARED = pytest.StashKey[Path]()
 LOCK = pytest.StashKey[int]()
+PREFIX = "finaz-shared-"
 END_SECONDS_MAX = 60.0
+ABANDONED_SECONDS = 60.0
+"""A folder of this age on which nobody holds the lock belongs to a run that was killed."""
 AUTO, APACHE, EMBEDDED = "auto", "apache", "embedded"
 
 
@@ -54,7 +57,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if given is not None:
         config.stash[SHARED] = Path(given)
         return
-    folder = config.stash[SHARED] = Path(tempfile.mkdtemp(prefix="finaz-shared-"))
+    _sweep()
+    folder = config.stash[SHARED] = Path(tempfile.mkdtemp(prefix=PREFIX))
     config.stash[LOCK] = os.open(folder / "users", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(config.stash[LOCK], fcntl.LOCK_SH)
 
@@ -159,6 +163,18 @@ def _lacking() -> str | None:
     from deployment.brokers.jars import missing
 
     return missing()
+
+
+def _sweep() -> None:
+    """Remove the folders of runs that were killed; their brokers have ended by themselves."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        try:
+            with (folder / "users").open("r+") as users:
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if time.time() - folder.stat().st_mtime > ABANDONED_SECONDS:
+                    shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # somebody's who lives, or somebody else's
+            continue
 
 
 def _wait_for_guard(lock: Path) -> None:
