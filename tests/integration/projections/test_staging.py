@@ -1,5 +1,6 @@
 """Staging on a real PostgreSQL and a real ClickHouse engine: readers see what was published, whatever crashes or repeats."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ from projections.staging.points import INSERT_AFTER, INSERT_BEFORE
 from projections.staging.postgres import StagingRepairs
 from projections.staging.projection import MODEL
 from services import faultpoints
+from services.cas import DirectoryBlobStore
 from tests.support.read_models import CrashError, crash_at, execute
 from tests.support.staging_rig import ADDRESS, Market, batch_of, rows_of
 from tests.support.store import opened
@@ -247,6 +249,47 @@ def test_another_systems_rows_are_left_alone(market: Market) -> None:
 def test_the_fault_points_are_registered() -> None:
     """Every point that staging passes stands in the register that the drills walk."""
     assert set(FAULTS) <= set(faultpoints.POINTS)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from projections.runner import nowhere, run_once
+from projections.staging.clickhouse import FeatureValues
+from projections.staging.delivery import Stager
+from projections.staging.postgres import StagingSession
+from projections.staging.projection import MODEL
+from services.cas import DirectoryBlobStore
+dsn, folder, where = sys.argv[1:]
+def point(name):
+    if name == where:
+        os.kill(os.getpid(), signal.SIGKILL)
+values = FeatureValues(f"chdb://{folder}/clickhouse")
+session = StagingSession(dsn, Stager(values, DirectoryBlobStore(Path(folder) / "cas").get, point), "test")
+session.claim()
+while not run_once(session, MODEL, 3, point).caught_up:
+    pass
+session.look()
+print(sorted(map(str, (attempt for page in values.attempts() for attempt in page))), sep="")
+"""
+
+
+@pytest.mark.parametrize("where", [INSERT_AFTER, POSITION_COMMIT_BEFORE])
+def test_a_process_killed_while_it_stages_is_succeeded_by_another(market: Market, tmp_path: Path, where: str) -> None:
+    """SIGKILL in the middle, engine and all; the next process opens the folder, tidies up, and stages each row once."""
+    blobs = DirectoryBlobStore(tmp_path / "cas")
+    market.blobs = blobs  # type: ignore[assignment]
+    for number in range(3):
+        market.publish(number, batch_of(5, ("ema", "sma")))
+    environment = {"PYTHONPATH": ":".join(sys.path)}
+    for fault, status in ((where, -signal.SIGKILL), ("nowhere", 0)):
+        command = [sys.executable, "-c", KILLED, market.dsn, str(tmp_path), fault]
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert ran.returncode == status, ran.stderr[-2000:]
+    visible = market.attempts.visible(100)
+    assert ran.stdout.strip() == str(sorted(str(one.attempt) for one in visible))
+    assert sorted(one.key for one in visible) == sorted({(row[2], row[3]) for row in market.published()})
+    assert market.attempts.tally().rows == len(market.published())
 
 
 ANOTHER_ZONE = """
