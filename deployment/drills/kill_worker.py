@@ -21,6 +21,7 @@ import msgspec
 
 from deployment.api_client import ApiBlobStore, ApiClient
 from deployment.demo import PRICES, PRICES_FILE, PRICES_FLOW, prices_of_file
+from deployment.drills.audited import audit_findings
 from deployment.drills.database import Database
 from deployment.drills.judging import Recovery, by_run, end_of, late_effects, lost, published_twice, recoveries
 from deployment.fixture_files import fixture_path
@@ -58,6 +59,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     killed_at: tuple[datetime, ...]
     log: tuple[dict[str, Any], ...]
     seconds: float
+    audit_findings: tuple[str, ...] = ()
 
 
 def drill(runs: int, seed: int, say: Say) -> Evidence:
@@ -74,7 +76,10 @@ def report(evidence: Evidence) -> dict[str, Any]:
     restarted = [_restart_seconds(recovery) for recovery in found]
     in_time = all(seconds is not None and seconds <= RECOVERY_SECONDS_MAX for seconds in restarted)
     return {
-        "ok": bool(found) and in_time and succeeded == len(evidence.submitted) and not twice and not late,
+        "ok": bool(found)
+        and in_time
+        and succeeded == len(evidence.submitted)
+        and not (twice or late or evidence.audit_findings),
         "submitted": len(evidence.submitted),
         "succeeded": succeeded,
         "lost": len(lost(evidence.submitted, runs)),
@@ -87,6 +92,7 @@ def report(evidence: Evidence) -> dict[str, Any]:
         "restarted_after_expiry_seconds": _longest(restarted),
         "restarted_after_expiry_seconds_max": RECOVERY_SECONDS_MAX,
         "peers_recover_after": PEERS,
+        "audit_findings": list(evidence.audit_findings),
         "seconds": evidence.seconds,
     }
 
@@ -97,11 +103,13 @@ async def _drill(runs: int, dice: random.Random, say: Say) -> Evidence:
     say(f"starting PostgreSQL, the API, the projector, the process managers and {WORKERS} workers")
     async with machine(Plan(environment=environment, workers=WORKERS, quiet=True), lambda what, **more: None) as here:
         submitted, killed_at, log = await asyncio.to_thread(_performed, here, runs, dice, say)
+        findings = await asyncio.to_thread(audit_findings, here, say)
     return Evidence(
         submitted=tuple(submitted),
         killed_at=tuple(killed_at),
         log=tuple(log),
         seconds=round(time.monotonic() - began, 3),
+        audit_findings=findings,
     )
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from deployment.api_client import ApiBlobStore, ApiClient
+from deployment.drills.audited import audit_findings
 from deployment.drills.database import Database
 from deployment.drills.judging import by_run, end_of, late_effects, lost, published_twice, recoveries
 from deployment.fixture_run import fixture_body, store_fixture_snapshot
@@ -62,6 +63,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: tuple[tuple[str, str, str, str | None], ...]
     log: tuple[dict[str, Any], ...]
     seconds: float
+    audit_findings: tuple[str, ...] = ()
 
 
 def soak(rounds: int, minutes: float, seed: int, say: Say) -> Evidence:
@@ -76,7 +78,7 @@ def report(evidence: Evidence) -> dict[str, Any]:
     missing, twice, late = lost(evidence.acknowledged, runs), published_twice(runs), late_effects(runs)
     positions = [event["position"] for event in evidence.log]
     whole = positions == list(range(1, len(positions) + 1))
-    troubles = (missing, twice, late, evidence.alerts, evidence.dead_letters)
+    troubles = (missing, twice, late, evidence.alerts, evidence.dead_letters, evidence.audit_findings)
     return {
         "ok": evidence.settled and whole and bool(evidence.acknowledged) and not any(troubles),
         "acknowledged": len(evidence.acknowledged),
@@ -92,6 +94,7 @@ def report(evidence: Evidence) -> dict[str, Any]:
         "events": len(evidence.log),
         "log_contiguous": whole,
         "settled": evidence.settled,
+        "audit_findings": list(evidence.audit_findings),
         "seconds": evidence.seconds,
     }
 
@@ -200,4 +203,5 @@ def _gather(here: Machine, load: Load, kills: dict[str, int], say: Say) -> Evide
             dead_letters=tuple(database.rows("dead_letters")),
             log=log,
             seconds=0.0,
+            audit_findings=audit_findings(here, say),
         )

@@ -119,12 +119,13 @@ def test_each_kind_of_damage_fails_the_soak(kind: str) -> None:
         {"settled": False},
         {"alerts": (("RUN_DIFFERS", "run_a", "rebuild it"),)},
         {"dead_letters": (("reconciler", "verify", "run_a", "no idea"),)},
+        {"audit_findings": ("ROW_DIFFERENT runs run_a: state='QUEUED'",)},
         {"acknowledged": ()},
         {"acknowledged": ("run_a", "run_b")},
     ],
 )
 def test_what_else_fails_the_soak(changes: dict[str, Any]) -> None:
-    """Not settled, an alert, a dead letter, no load at all, an acknowledged run that is not there."""
+    """Not settled, an alert, a dead letter, a finding, no load at all, an acknowledged run that is not there."""
     assert not soaked(story("run_a"), **changes)["ok"]
 
 
