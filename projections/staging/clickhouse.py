@@ -39,6 +39,7 @@ ATTEMPTS_PAGE_MAX: Final = 1000
 _TABLE: Final = "feature_values"
 _EMBEDDED: Final = "chdb://"
 _SQL: Final = statements("projections.staging", "clickhouse.sql")
+_SETTINGS: Final = {"max_execution_time": str(QUERY_SECONDS_MAX)}
 _INSERT_SETTINGS: Final = {"async_insert": "0"}
 _NO_ATTEMPT: Final = UUID(int=0)
 
@@ -258,6 +259,7 @@ def _open(dsn: str) -> Any:
         connect_timeout=CONNECT_SECONDS_MAX,
         send_receive_timeout=QUERY_SECONDS_MAX,
         autogenerate_session_id=False,
+        settings=_SETTINGS,
     )
     return _created(client)
 
@@ -277,7 +279,7 @@ def _open_embedded(clickhouse_connect: Any, dsn: str) -> Any:
             if _opened is None:
                 _anchor = clickhouse_connect.get_client(dsn=_EMBEDDED + folder)
                 _opened = folder
-            client = clickhouse_connect.get_client(dsn=_EMBEDDED + folder)
+            client = clickhouse_connect.get_client(dsn=_EMBEDDED + folder, settings=_SETTINGS)
         except ImportError as error:
             raise _not_installed(dsn) from error
         except clickhouse_connect.driver.exceptions.Error:
