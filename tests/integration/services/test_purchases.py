@@ -13,8 +13,10 @@ from domain.purchases.errors import SeatsTakenError
 from domain.purchases.identity import intent_id_of
 from domain.purchases.messages import GatewayAnswer, Operation, Outcome, RecordEvidence, Source
 from domain.purchases.saga import OVERDUE_SECONDS, SagaState, fold_saga
+from projections.folding import fold_all
 from projections.postgres import PostgresSession
 from projections.purchases.postgres import open_purchases
+from projections.rebuilding.opening import rebuild_blocking
 from projections.registry import PROJECTIONS
 from projections.runner import run_once
 from projections.status import Projections
@@ -269,3 +271,23 @@ def test_personal_data_is_erased_and_what_a_crash_left_is_swept(house: House) ->
     assert execute(house.dsn, "SELECT address FROM finaz.contacts") == [(None,)]
     house.work()
     assert house.mailer.mails == []
+
+
+def test_what_is_served_is_the_fold_of_the_log_and_can_be_made_again(house: House) -> None:
+    """Every read model of purchases, and the outbox with its notices, also after a rebuild from nothing."""
+    show = asyncio.run(house.show(4))
+    for number, method in enumerate(("pm", "charge:decline", "charge:timeout_after")):
+        asyncio.run(house.buy(show, f"A{number}", f"b{number}", method=method))
+    house.work()
+    NoticeRelay(house.log, OutboxQueue(house.log.hot_pool), LogTeller(), "relay").run_once()
+    house.project()
+    events = list(house.log.read_log(0, 10_000))
+    for name in (*READ_MODELS, "outbox"):
+        projection = PROJECTIONS[name]
+        folded = fold_all(
+            projection.model, [e for e in events if e.stream.split("/")[0] in projection.model.categories]
+        )
+        assert folded
+        assert projection.rows.all_rows(house.log.pool) == folded
+        rebuild_blocking(house.dsn, projection, "rebuilder")
+        assert projection.rows.all_rows(house.log.pool) == folded
