@@ -25,6 +25,22 @@ OPERATIONS = (
     ("GET", "/v1/projections/runs/log"),
     ("POST", "/v1/dead-letters/reconciler/revive"),
 )
+BAD_REQUESTS: tuple[tuple[Any, int, str], ...] = (
+    ({"kind": "baking", "target": "runs"}, 400, "JOB_KIND_UNKNOWN"),
+    ({"kind": "rebuild", "target": "nothing"}, 404, "PROJECTION_UNKNOWN"),
+    ({"kind": "rebuild", "target": "runs", "document": {"switch": "maybe"}}, 422, "BODY_INVALID"),
+    ({"kind": "rebuild", "target": "runs", "document": {"surprise": 1}}, 422, "BODY_INVALID"),
+    ({"kind": "rebuild", "target": "runs", "surprise": 1}, 422, "BODY_INVALID"),
+    ({"kind": "rebuild", "target": 1}, 422, "BODY_INVALID"),
+    ({"kind": "rebuild"}, 422, "BODY_INVALID"),
+)
+BAD_COMMANDS: tuple[Any, ...] = (
+    {},
+    {"position": 1},
+    {"position": "1", "reason": "x"},
+    {"position": 0, "reason": "x"},
+    {"position": 1, "reason": " "},
+)
 POISON = """
     INSERT INTO finaz.events (position, version, recorded_at, event_id, stream, topic, state, chain)
     VALUES (%s, 1, clock_timestamp(), gen_random_uuid(), 'lease/x', 'exploded.v1', '{}', 'x')
@@ -43,11 +59,11 @@ async def executed(api: ApiRig) -> None:
     await asyncio.to_thread(runner.run_once)
 
 
-@pytest.mark.parametrize(("method", "path"), OPERATIONS)
-async def test_only_operators_may(api: ApiRig, method: str, path: str) -> None:
+async def test_only_operators_may(api: ApiRig) -> None:
     """Everything here needs the scope `operate`."""
-    answer = await api.as_("ana").request(method, path, json={} if method == "POST" else None)
-    assert problem(answer, 403)["code"] == "FORBIDDEN"
+    for method, path in OPERATIONS:
+        answer = await api.as_("ana").request(method, path, json={} if method == "POST" else None)
+        assert problem(answer, 403)["code"] == "FORBIDDEN"
 
 
 async def test_a_rebuild_is_asked_for_confirmed_and_shown(api: ApiRig) -> None:
@@ -90,22 +106,12 @@ async def test_a_job_is_cancelled_by_name(api: ApiRig) -> None:
     assert problem(await operator.post(f"/v1/jobs/{job['job_id']}/confirm"), 409)["code"] == "JOB_FINISHED"
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "code"),
-    [
-        ({"kind": "baking", "target": "runs"}, 400, "JOB_KIND_UNKNOWN"),
-        ({"kind": "rebuild", "target": "nothing"}, 404, "PROJECTION_UNKNOWN"),
-        ({"kind": "rebuild", "target": "runs", "document": {"switch": "maybe"}}, 422, "BODY_INVALID"),
-        ({"kind": "rebuild", "target": "runs", "document": {"surprise": 1}}, 422, "BODY_INVALID"),
-        ({"kind": "rebuild", "target": "runs", "surprise": 1}, 422, "BODY_INVALID"),
-        ({"kind": "rebuild", "target": 1}, 422, "BODY_INVALID"),
-        ({"kind": "rebuild"}, 422, "BODY_INVALID"),
-    ],
-)
-async def test_a_bad_request_is_refused_by_name(api: ApiRig, body: Any, status: int, code: str) -> None:
+async def test_a_bad_request_is_refused_by_name(api: ApiRig, subtests: pytest.Subtests) -> None:
     """Nothing is appended."""
     before = api.parts.log.high_water_mark()
-    assert problem(await api.as_("operator").post("/v1/jobs", json=body), status)["code"] == code
+    for body, status, code in BAD_REQUESTS:
+        with subtests.test(body=body):
+            assert problem(await api.as_("operator").post("/v1/jobs", json=body), status)["code"] == code
     assert api.parts.log.high_water_mark() == before
 
 
@@ -184,20 +190,11 @@ async def test_a_rebuild_of_an_inline_projection_passes_over_what_nobody_can_rea
     assert [entry["action"] for entry in log["items"]] == ["rebuild", "skip"]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {},
-        {"position": 1},
-        {"position": "1", "reason": "x"},
-        {"position": 0, "reason": "x"},
-        {"position": 1, "reason": " "},
-    ],
-)
-async def test_a_command_without_place_or_reason_is_refused(api: ApiRig, body: Any) -> None:
+async def test_a_command_without_place_or_reason_is_refused(api: ApiRig) -> None:
     """422, and nothing is logged."""
-    for command in ("stop-at", "skip"):
-        assert problem(await api.as_("operator").post(f"/v1/projections/runs/{command}", json=body), 422)
+    for body in BAD_COMMANDS:
+        for command in ("stop-at", "skip"):
+            assert problem(await api.as_("operator").post(f"/v1/projections/runs/{command}", json=body), 422)
     assert (await api.as_("operator").get("/v1/projections/runs/log")).json()["items"] == []
 
 
