@@ -76,6 +76,9 @@ ODDITIES: list[Any] = [
     lambda record: msgspec.structs.replace(record, headers=dict(record.headers) | {"load_id": b"m"}),
     lambda record: msgspec.structs.replace(record, value=None, headers={"kind": b"END_OF_BOUNDED_SOURCE"}),
     lambda record: msgspec.structs.replace(
+        record, value=None, headers={"kind": b"IDLE_CONFIRMED", "instant": b"1970-01-01T00:00:05Z"}
+    ),
+    lambda record: msgspec.structs.replace(
         record, value=None, headers={"kind": b"GAP_OPEN", "instant": b"1970-01-01T00:00:09Z"}
     ),
 ]

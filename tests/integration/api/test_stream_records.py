@@ -1,6 +1,7 @@
 """A stream run's checkpoints and records over HTTP: listed page by page, seen by whom they concern, retried by operators."""
 
 import asyncio
+import json
 from typing import Any
 
 import httpx
@@ -12,6 +13,7 @@ from domain.stream.journal import pending_retries
 from domain.stream.messages import RetryRequested
 from domain.stream.records import StreamRecord
 from services.stream_records import RETRY_ITEMS_MAX
+from tests.support import command_line
 from tests.support.api_calls import problem
 from tests.support.api_rig import ApiRig
 from tests.support.stream_runs import PARTITIONS, Owner, lease
@@ -131,6 +133,29 @@ def settle(owner: Owner) -> None:
         owner.progress.retry(owner.checkpoints.quarantined(pending), pending.requested)
     owner.commit()
     assert pending_retries(owner.standing.journal) == ()
+
+
+async def finaz(api: ApiRig, *arguments: str) -> tuple[int, Any]:
+    """The exit status of an operator's command and, if it is 0, what it answers with `--json`."""
+    where = {"FINAZ_API_URL": api.url, "FINAZ_TOKEN": api.tokens["operator"]}
+    done = await asyncio.to_thread(command_line.finaz, *arguments, "--json", **where)
+    return done.returncode, json.loads(done.stdout) if done.returncode == 0 else None
+
+
+async def test_the_command_line_shows_and_asks_the_same(api: ApiRig) -> None:
+    """`finaz stream checkpoints`, `quarantine`, `retry`: the API's rows, and a request under the operator's name."""
+    run_id, _ = await running(api)
+    status, checkpoints = await finaz(api, "stream", "checkpoints", run_id, "--limit", "1")
+    assert (status, [row["epoch"] for row in checkpoints["items"]]) == (0, [2])
+    status, records = await finaz(api, "stream", "quarantine", run_id, "--state", "omitted")
+    assert records["items"] == await pages(api, f"/v1/runs/{run_id}/quarantine", state="omitted")
+    status, one = await finaz(api, "stream", "retry", run_id, f"{PARTITION}:1")
+    assert one["requested"] == [{"partition": PARTITION, "offset": 1}]
+    status, rest = await finaz(api, "stream", "retry", run_id, "--all")
+    assert [place["offset"] for place in rest["requested"]] == [0, 2]
+    before = await api.events_in_log()
+    assert (await finaz(api, "stream", "retry", run_id, "3:x"))[0] != 0
+    assert await api.events_in_log() == before
 
 
 BAD_BODIES: tuple[Any, ...] = (
