@@ -10,10 +10,15 @@ from typing import Any
 import httpx
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from api.staging import DOWNLOADS_AT_ONCE_MAX
+from domain.errors import CursorInvalidError
 from domain.instants import from_micros, parse_instant, to_micros
-from projections.staging.clickhouse import FeatureValues
+from domain.market.text_columns import EARLIEST, LATEST
+from projections.staging.clickhouse import FeatureValues, Place
+from projections.staging.postgres import StagedAttempts
 from services import staging
 from tests.support.api_calls import problem
 from tests.support.api_rig import ApiRig, api_rig
@@ -181,6 +186,28 @@ async def test_pages_go_on_while_attempts_are_replaced(desk: Desk) -> None:
     values.page = lambda *args, **named: replacing(values, *args, **named)  # type: ignore[method-assign]
     assert await desk.rows(run_id=run_id, limit=4) == expected
     assert replaced == 3
+
+
+async def test_reading_gives_up_where_attempts_are_replaced_for_ever(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After `READ_TRIES_MAX` tries the answer is that it may be asked again."""
+    run_id = await desk.staged(1, 3)
+    monkeypatch.setattr(StagedAttempts, "are_visible", lambda *_: False)
+    refused(await desk.api.as_().get("/v1/staging/values", params={"run_id": run_id}), 503, "OVERLOADED")
+
+
+@given(st.integers(EARLIEST, LATEST), st.text(), st.text(), st.text(), st.integers(0, 200))
+def test_a_cursor_gives_back_its_place_or_nothing(time: int, event_id: str, run_id: str, output: str, at: int) -> None:
+    """For its own query; with a character changed, or for another query, it is refused."""
+    query, place = staging.ValuesQuery(instrument="a"), Place(time, event_id, run_id, output)
+    cursor = staging.cursor_of(place, query)
+    assert staging.place_of(cursor, query) == place
+    with pytest.raises(CursorInvalidError):
+        staging.place_of(cursor, staging.ValuesQuery(instrument="b"))
+    changed = cursor[: at % len(cursor)] + "!" + cursor[at % len(cursor) + 1 :]
+    with pytest.raises(CursorInvalidError):
+        staging.place_of(changed, query)
 
 
 async def test_the_status_says_who_stages(desk: Desk) -> None:

@@ -203,6 +203,25 @@ def test_inserts_are_bounded_and_gathered(market: Market, monkeypatch: pytest.Mo
     assert market.seen() == market.published()
 
 
+def test_attempts_are_asked_about_in_pages(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More attempts than `ATTEMPTS_PAGE_MAX` are listed, counted and deleted all the same, and more than `ABANDONED_MAX` tidied."""
+    monkeypatch.setattr("projections.staging.clickhouse.ATTEMPTS_PAGE_MAX", 2)
+    monkeypatch.setattr("projections.staging.postgres.ABANDONED_MAX", 2)
+    for number in range(3):
+        market.publish(number, batch_of(3, ("ema", "sma")))
+    market.catch_up()
+    ids = [one.attempt for one in market.attempts.visible(100)]
+    assert market.values.counts(ids) == dict.fromkeys(ids, 3)
+    assert len(market.values.digests(ids)) == 6
+    assert {one for page in market.values.attempts() for one in page} >= set(ids)
+    market.restage_all()
+    execute(market.dsn, "UPDATE finaz.staging_attempts SET state = 'abandoned'")
+    with market.session() as session:
+        session.tidy()
+    assert market.attempts.tally().abandoned == 0
+    assert {one for page in market.values.attempts() for one in page} == set()
+
+
 def test_instants_and_values_survive_to_the_bit(market: Market) -> None:
     """From year 1 to 9999, to the microsecond, and floats of any size; a page can start and end at any of them."""
     times = np.array([EARLIEST, -1, 0, 1, 10**15 + 1, LATEST], dtype=np.int64)

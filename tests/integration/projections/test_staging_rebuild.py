@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from domain.errors import OverloadedError
 from projections.errors import NoOldCopyError
 from projections.position import CopyRole
 from projections.rebuilding import rebuildable
@@ -190,6 +191,23 @@ def test_the_comparison_names_what_differs(market: Market) -> None:
     rebuild.drop_built()
     rebuild.close()
     assert roles(market) == ["active"]
+
+
+def test_a_switch_that_never_catches_up_gives_up(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After `SWITCH_TRIES_MAX` tries the old copy is served on, and the error says that another try may help."""
+    monkeypatch.setattr("projections.rebuilding.staging.SWITCH_TRIES_MAX", 2)
+    monkeypatch.setattr("projections.rebuilding.staging.COMPARE_OUTPUTS", 3)
+    monkeypatch.setattr(StagingRebuild, "_try_to_switch", lambda *_: None)
+    rebuild = rebuild_of(market)
+    rebuild.claim()
+    rebuild.begin()
+    rebuild.catch_up(Pulse(), Goal.LOG)
+    assert (rebuild.compare(Pulse()).served_rows, rebuild.compare(Pulse()).equal) == (8, True)
+    with pytest.raises(OverloadedError):
+        rebuild.switch(Pulse(), 0.0)
+    rebuild.drop_built()
+    rebuild.close()
+    assert market.seen() == market.published()
 
 
 def test_a_cancelled_rebuild_leaves_nothing(market: Market) -> None:
