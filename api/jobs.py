@@ -40,6 +40,11 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger("finaz.api")
 def operations(parts: ApiParts) -> Iterator[Operation]:
     """The operations of jobs."""
     handlers = _Handlers(parts)
+    yield from _of_all(handlers, parts.jobs.kinds)
+    yield from _of_one(handlers)
+
+
+def _of_all(handlers: "_Handlers", kinds: tuple[str, ...]) -> Iterator[Operation]:
     yield _operation(
         "requestJob",
         "POST",
@@ -47,7 +52,7 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         "Ask for a job: a rebuild, an audit, …",
         handlers.request,
         _answer("It waits for a runner.", JobView, 202),
-        body=_body(parts.jobs.kinds),
+        body=_body(kinds),
         problems=(404, 409, 422),
     )
     yield _operation(
@@ -60,6 +65,9 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         parameters=_LIST_PARAMETERS,
         problems=(409,),
     )
+
+
+def _of_one(handlers: "_Handlers") -> Iterator[Operation]:
     yield _operation(
         "getJob",
         "GET",
