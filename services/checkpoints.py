@@ -10,7 +10,9 @@ Everything blocks: the stream worker calls it from its own thread.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -65,6 +67,12 @@ from services.store.states import Fold, StateRead
 
 CONFLICT_RETRIES_MAX: Final = 8
 """Times that a commit is made again because an operator's request came into the journal in between."""
+
+STORE_AT_ONCE_MIN: Final = 16
+"""Blobs of one kind in a commit from which on several are stored at once."""
+
+STORE_THREADS_MAX: Final = 8
+"""Threads that store them."""
 
 S = TypeVar("S")
 
@@ -167,14 +175,10 @@ class Checkpoints:
         Raises `StaleFenceError` when overtaken (nothing was written but blobs), `VersionConflictError` at a stream of the caller's
         `extra`, `StoreUnavailableError` with the outcome unknown: then make the very same commit again, or restore.
         """
-        for block in tuple(cut.blocks.values()):
-            effects.store_blob(self._blobs, block)
+        self._store_all(tuple(cut.blocks.values()))
         stored = _Stored(
             effects.store_blob(self._blobs, canonical(cut.state)),
-            tuple(
-                effects.store_blob(self._blobs, encode_quarantined(plan_of(standing).source, one.record))
-                for one in quarantined(cut)
-            ),
+            self._store_all([encode_quarantined(plan_of(standing).source, one.record) for one in quarantined(cut)]),
             self._store_segments(cut, standing.manifest.sink if standing.manifest else SinkRef()),
         )
         for _ in range(CONFLICT_RETRIES_MAX):
@@ -249,6 +253,14 @@ class Checkpoints:
         except (KeyError, TypeError, AttributeError):
             raise CheckpointInvalidError("no identities", at=at, expected="blocks by address") from None
         return state
+
+    def _store_all(self, blobs: Sequence[bytes]) -> tuple[str, ...]:
+        """Store them; many at once, since a topic may be full of what cannot be read. Their addresses in order."""
+        store = partial(effects.store_blob, self._blobs)
+        if len(blobs) < STORE_AT_ONCE_MIN:
+            return tuple(map(store, blobs))
+        with ThreadPoolExecutor(STORE_THREADS_MAX, thread_name_prefix="finaz-checkpoint") as threads:
+            return tuple(threads.map(store, blobs))
 
     def _store_segments(self, cut: Cut, sink: SinkRef) -> SinkRef:
         for segment in segments_of(cut.ticks, cut.accepted):

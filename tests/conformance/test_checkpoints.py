@@ -16,6 +16,7 @@ from domain.checkpoints.segments import encode_segment, segments_of
 from domain.errors import (
     BlobCorruptError,
     BlobMissingError,
+    InfrastructureError,
     RefusedError,
     StaleFenceError,
     StoreUnavailableError,
@@ -25,14 +26,14 @@ from domain.identity import checkpoint_stream, journal_stream, lease_stream, run
 from domain.leases.messages import LeaseReleased
 from domain.runs.messages import RunCancellationRequested
 from domain.stream.errors import CheckpointInvalidError, PartitionsChangedError
-from domain.stream.journal import PendingRetry, pending_retries
-from domain.stream.messages import Place, RetryRequested
+from domain.stream.journal import PendingRetry, omitted_now, pending_retries
+from domain.stream.messages import ITEMS_MAX, Place, RetryRequested
 from domain.stream.progress import Cut
 from domain.stream.records import StreamRecord
 from services import effects, faultpoints
 from services.cas import DirectoryBlobStore
 from services.checkpoint_appends import CHECKPOINT_FOLD, journal_news, with_journal
-from services.checkpoints import CheckpointLog, Checkpoints
+from services.checkpoints import STORE_AT_ONCE_MIN, CheckpointLog, Checkpoints
 from services.ports import Append, Fence, NewEvent
 from services.store.application import Log
 from services.store.states import SNAPSHOT_EVENTS
@@ -211,6 +212,31 @@ def test_what_the_caller_appended_itself_is_built_upon(log: CheckpointLog, blobs
     who.standing = with_journal(who.standing, [event])
     committed = who.commit()
     assert committed.standing == Checkpoints(log, blobs).restore(RUN, PLAN).standing
+
+
+def test_many_records_are_set_aside_in_one_commit(tmp_path: Path) -> None:
+    """Several items and events, stored side by side, each under its own address; one that cannot be stored fails the commit."""
+    log, blobs = MemoryLog(), DirectoryBlobStore(tmp_path)
+    who = owner(log, blobs)
+    count = ITEMS_MAX + STORE_AT_ONCE_MIN
+    for offset in range(count):
+        who.progress.take(StreamRecord(partition=3, offset=offset, key=INSTRUMENT.encode(), value=b"%d" % offset))
+    cut, left = who.progress.cut(), 5
+
+    def full(name: str) -> None:
+        nonlocal left
+        if name == faultpoints.CAS_WRITE_BEFORE:
+            left -= 1
+            if left < 0:
+                raise InfrastructureError("the disk is full")
+
+    with faultpoints.armed(full), pytest.raises(InfrastructureError):
+        who.commit(cut=cut)
+    assert log.read_streams_blocking([journal_stream(RUN)]).streams[journal_stream(RUN)] == ()
+    journal = who.commit(cut=cut).standing.journal
+    assert [who.checkpoints.quarantined(one).value for one in omitted_now(journal)] == [b"%d" % n for n in range(count)]
+    events = log.read_streams_blocking([journal_stream(RUN)]).streams[journal_stream(RUN)]
+    assert [len(r.event.items) for r in events[1:]] == [ITEMS_MAX, STORE_AT_ONCE_MIN]  # type: ignore[attr-defined]
 
 
 # ------------------------------------------------------------------------------------------------ what does not fit
