@@ -1,7 +1,7 @@
 """Purchases, wired: what the API, the managers and the relay of one process are made of, as far as the settings name it.
 
-What must stay true: without a gateway nothing is charged (purchases wait, PENDING, and expire when one is there again); without a
-mail server mails wait; nothing of either is loaded where it is not configured.
+What must stay true: without a gateway nothing is charged (purchases wait, PENDING, and expire as any that nobody pays); without a
+mail server mails wait; no adapter is loaded that is not configured.
 """
 
 from contextlib import AsyncExitStack
@@ -34,26 +34,25 @@ def purchases_of(settings: Settings, log: Log) -> Purchases:
 
 
 def purchase_managers(settings: Settings, log: Log, stack: AsyncExitStack) -> list["ProcessManager"]:
-    """The managers of payments and mails that the settings allow; what they open is closed by the stack."""
+    """The managers of payments and mails; what they open is closed by the stack."""
+    from services.process_managers.payment import Payment
+    from services.process_managers.purchase_mail import PurchaseMail
+
     deals = Deals(log, DatabaseBusinessClock(log.pool))
-    made: list[ProcessManager] = []
+    gateway, mailer = None, None
     if settings.gateway_url is not None:
         from services.adapters.gateway_http import HttpGateway
-        from services.process_managers.payment import Payment
 
         gateway = HttpGateway(
             settings.gateway_url, settings.gateway_key or "", answer_seconds_max=settings.gateway_timeout_seconds
         )
         stack.callback(gateway.close)
-        made.append(Payment(deals, gateway))
     if settings.smtp_host is not None:
         from services.adapters.mail_smtp import SmtpMailer
-        from services.process_managers.purchase_mail import PurchaseMail
 
         mailer = SmtpMailer(settings.smtp_host, settings.smtp_port, settings.mail_sender)
-        domain = settings.mail_sender.rpartition("@")[2] or "finaz.invalid"
-        made.append(PurchaseMail(deals, Contacts(log.pool), mailer, domain))
-    return made
+    domain = settings.mail_sender.rpartition("@")[2] or "finaz.invalid"
+    return [Payment(deals, gateway), PurchaseMail(deals, Contacts(log.pool), mailer, domain)]
 
 
 def notice_relay(settings: Settings, log: Log, owner: str, report: "Report", stack: AsyncExitStack) -> "Runner":

@@ -20,7 +20,7 @@ from domain.errors import IdempotencyKeyReusedError, VersionConflictError
 from domain.events import Metadata, Recorded
 from domain.identity import admission_stream, checked_key, checked_principal
 from domain.purchases.deal import Placed, start
-from domain.purchases.errors import PurchaseNotFoundError, ShowNotFoundError
+from domain.purchases.errors import PurchaseNotFoundError, ShowNotFoundError, WebhookSignatureError
 from domain.purchases.identity import (
     PURCHASE_ID,
     purchase_id_of,
@@ -242,7 +242,7 @@ class Purchases:
         Raises `WebhookSignatureError`, `BodyInvalidError`, `PurchaseNotFoundError`.
         """
         if self._webhooks is None:
-            raise PurchaseNotFoundError("no gateway is set", at="webhook", expected="a gateway in the settings")
+            raise WebhookSignatureError("no secret is set, so nothing is believed", at="Gateway-Signature")
         now = await asyncio.to_thread(self._log.now)
         event = self._webhooks.read(body, signature, now.timestamp())
         purchase_id = event.intent_id.removeprefix("int_")

@@ -43,3 +43,9 @@ class MailUnavailableError(InfrastructureError):
     """The mail server is away or refused the message; it is tried again."""
 
     code = "MAIL_UNAVAILABLE"
+
+
+class GatewayMissingError(InfrastructureError):
+    """No payment gateway is set; what needs one waits."""
+
+    code = "GATEWAY_MISSING"

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from domain.errors import UndecodableEventError, UnknownTopicError, VersionConflictError
 from domain.events import Event, Recorded
+from domain.purchases.errors import GatewayMissingError
 from domain.purchases.identity import refund_key_of
 from domain.purchases.messages import (
     AttemptCharge,
@@ -30,7 +31,7 @@ from domain.purchases.messages import (
     Source,
 )
 from domain.purchases.next_action import Action, cleared_by, dues_of
-from domain.purchases.saga import Saga, SagaState
+from domain.purchases.saga import Saga, SagaState, fold_saga
 from services import purchase_effects
 from services.deals import Deals
 from services.gateway import ChargeRequest, Gateway, RefundRequest
@@ -55,6 +56,15 @@ RETRY_SECONDS: Final = (0.1, 0.5, 2.0, 10.0, 30.0)
 """Seconds after the first, second, … failure of a command; the last one from then on, for ever: money is never set aside."""
 
 
+_ASKING: Final = {
+    Action.CHARGE: (SagaState.PENDING,),
+    Action.RESUME: (SagaState.PENDING,),
+    Action.RECONCILE: (SagaState.UNKNOWN,),
+    Action.REFUND: (SagaState.COMPENSATION_PENDING,),
+}
+"""In which states each action has something to ask of the gateway."""
+
+
 class Payment:
     """The process manager (`services.process_managers.contract.ProcessManager`)."""
 
@@ -63,7 +73,7 @@ class Payment:
     clock = Clock.BUSINESS
     threads = THREADS
 
-    def __init__(self, deals: Deals, gateway: Gateway) -> None:
+    def __init__(self, deals: Deals, gateway: Gateway | None) -> None:
         self._deals = deals
         self._gateway = gateway
 
@@ -91,17 +101,19 @@ class Payment:
         """Do what is due, if it is still called for."""
         purchase_id: str = command.document["purchase_id"]
         attempt: int = command.document["attempt"]
-        match Action(command.name):
-            case Action.CHARGE | Action.RESUME:
-                self._charge(purchase_id)
-            case Action.RECONCILE:
-                self._reconcile(purchase_id, attempt)
-            case Action.REFUND:
-                self._refund(purchase_id)
-            case Action.EXPIRE:
-                self._deals.carry(purchase_id, ExpireReservation())
-            case Action.OVERDUE:
-                self._deals.carry(purchase_id, RaiseOverdue())
+        action = Action(command.name)
+        if action is Action.EXPIRE:
+            self._deals.carry(purchase_id, ExpireReservation())
+        elif action is Action.OVERDUE:
+            self._deals.carry(purchase_id, RaiseOverdue())
+        elif self._gateway is None:
+            self._miss(purchase_id, action)
+        elif action is Action.RECONCILE:
+            self._reconcile(self._gateway, purchase_id, attempt)
+        elif action is Action.REFUND:
+            self._refund(self._gateway, purchase_id)
+        else:
+            self._charge(self._gateway, purchase_id)
 
     def on_error(self, error: Exception, attempts: int) -> Verdict:
         """Whatever it was, it is tried again: money is at stake. Only a log written by newer code stops this process."""
@@ -113,7 +125,13 @@ class Payment:
 
     # ---------------------------------------------------------------- the three calls
 
-    def _charge(self, purchase_id: str) -> None:
+    def _miss(self, purchase_id: str, action: Action) -> None:
+        """There is no gateway: nothing is attempted, so a reservation that nobody can pay expires as any other."""
+        saga = fold_saga(recorded.event for recorded in self._deals.history(purchase_id))
+        if saga.state in _ASKING[action]:
+            raise GatewayMissingError("no gateway is set", at=purchase_id, expected="FINAZ_GATEWAY_URL")
+
+    def _charge(self, gateway: Gateway, purchase_id: str) -> None:
         attempted = self._deals.carry(purchase_id, AttemptCharge())
         attempt = _attempt_of(attempted.events, ChargeAttempted)
         if not attempt:
@@ -125,22 +143,22 @@ class Payment:
             currency=saga.currency,
             payment_method=saga.payment_method,
         )
-        answer = purchase_effects.charge(self._gateway, request)
+        answer = purchase_effects.charge(gateway, request)
         self._deals.carry(purchase_id, RecordEvidence(answer, Source.REPLY, attempt))
 
-    def _reconcile(self, purchase_id: str, attempt: int) -> None:
+    def _reconcile(self, gateway: Gateway, purchase_id: str, attempt: int) -> None:
         saga = self._deals.carry(purchase_id, AttemptReconciliation(attempt)).saga
         if saga.state is not SagaState.UNKNOWN:
             return
-        answer = purchase_effects.find_charge(self._gateway, saga.intent_id)
+        answer = purchase_effects.find_charge(gateway, saga.intent_id)
         self._deals.carry(purchase_id, RecordEvidence(answer, Source.RECONCILIATION, attempt))
 
-    def _refund(self, purchase_id: str) -> None:
+    def _refund(self, gateway: Gateway, purchase_id: str) -> None:
         attempted = self._deals.carry(purchase_id, AttemptRefund())
         attempt = _attempt_of(attempted.events, RefundAttempted)
         if not attempt:
             return
-        answer = purchase_effects.refund(self._gateway, _refund_request(attempted.saga))
+        answer = purchase_effects.refund(gateway, _refund_request(attempted.saga))
         self._deals.carry(purchase_id, RecordEvidence(answer, Source.REPLY, attempt))
 
 

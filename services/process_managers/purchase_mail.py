@@ -10,6 +10,7 @@ from uuid import UUID
 
 from domain.errors import Fault, FinazError, UndecodableEventError, UnknownTopicError, VersionConflictError
 from domain.events import Event, Recorded
+from domain.purchases.errors import MailUnavailableError
 from domain.purchases.identity import message_id_of
 from domain.purchases.messages import PurchaseCompensated, PurchaseConfirmed, RecordMail
 from domain.purchases.saga import fold_saga
@@ -39,7 +40,7 @@ class PurchaseMail:
     categories: tuple[str, ...] = ("purchase",)
     threads = THREADS
 
-    def __init__(self, deals: Deals, contacts: Contacts, mailer: Mailer, domain: str) -> None:
+    def __init__(self, deals: Deals, contacts: Contacts, mailer: Mailer | None, domain: str) -> None:
         self._deals = deals
         self._contacts = contacts
         self._mailer = mailer
@@ -66,7 +67,9 @@ class PurchaseMail:
             return
         address = self._contacts.address(saga.contact_id)
         message_id = message_id_of(purchase_id, mail, self._domain)
-        if address is not None:
+        if address is not None and self._mailer is None:
+            raise MailUnavailableError("no mail server is set", at=purchase_id, expected="FINAZ_SMTP_HOST")
+        if address is not None and self._mailer is not None:
             purchase_effects.send(self._mailer, mail_of(saga, mail, address, message_id))
         self._deals.carry(purchase_id, RecordMail(mail=mail, message_id=message_id, sent=address is not None))
 

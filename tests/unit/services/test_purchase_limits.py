@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from domain.errors import StoreUnavailableError, UnknownTopicError, VersionConflictError
-from domain.purchases.errors import LedgerUnbalancedError
+from domain.purchases.errors import GatewayMissingError, LedgerUnbalancedError, MailUnavailableError
 from domain.purchases.identity import refund_key_of
 from domain.purchases.ledger import Account, entry, evolve
 from domain.purchases.messages import (
@@ -88,6 +88,25 @@ def test_money_is_never_set_aside_and_mail_is_in_the_end() -> None:
     mail: Any = purchase_mail.PurchaseMail(None, None, None, "x")  # type: ignore[arg-type]
     assert isinstance(mail.on_error(StoreUnavailableError("away"), purchase_mail.ATTEMPTS_MAX - 1), Retry)
     assert mail.on_error(StoreUnavailableError("away"), purchase_mail.ATTEMPTS_MAX) == SetAside()
+
+
+def test_without_a_gateway_nothing_is_attempted_and_reservations_expire() -> None:
+    """The charge waits, the seat is not pinned, and time frees it; then there is nothing left to ask."""
+    rig = Rig()
+    show = rig.create_show(2, hold_seconds=100)
+    purchase = rig.buy(show, ("A1",))
+    manager = Payment(rig.deals, None)
+    document = {"purchase_id": purchase, "attempt": 1}
+    with pytest.raises(GatewayMissingError):
+        manager.execute(Command("charge", document), uuid4())
+    assert rig.saga(purchase).charge_attempts == 0
+    rig.clock.advance(100)
+    manager.execute(Command("expire", document), uuid4())
+    assert rig.saga(purchase).state is SagaState.COMPENSATED
+    manager.execute(Command("charge", document), uuid4())
+    mail = purchase_mail.PurchaseMail(rig.deals, rig.contacts, None, "x")  # type: ignore[arg-type]
+    with pytest.raises(MailUnavailableError):
+        mail.execute(Command("mail", document), uuid4())
 
 
 def test_an_entry_sums_to_zero_and_stands_in_its_turn() -> None:
