@@ -134,9 +134,18 @@ def read_seal(data: bytes, number: int, public_key: str, verify: Verify) -> Seal
 
 
 def verified(store: SealStore, public_key: str, verify: Verify) -> Iterator[Seal | SealProblem]:
-    """Every seal in order, or what is wrong with it; offline: nothing is asked of the log."""
+    """Every seal in order, or what is wrong with it; offline: nothing is asked of the log.
+
+    Which seals there are is looked at now, not while iterating: those that are made later are none of this look's.
+    """
+    return _verified(store, public_key, verify, tuple(store.numbers()), store.newest())
+
+
+def _verified(
+    store: SealStore, public_key: str, verify: Verify, numbers: Sequence[int], newest: int
+) -> Iterator[Seal | SealProblem]:
     before, before_bytes = 0, b""
-    for number in store.numbers():
+    for number in numbers:
         yield from _missing(before + 1, number)
         try:
             data = store.read(number)
@@ -153,7 +162,7 @@ def verified(store: SealStore, public_key: str, verify: Verify) -> Iterator[Seal
             yield SealProblem(name=name_of(number), missing=False, expected=expected, actual=error.detail)
             before_bytes = b""  # what it was is not known: the one behind it is judged without it
         before = number
-    yield from _missing(before + 1, store.newest() + 1)
+    yield from _missing(before + 1, newest + 1)
 
 
 def _missing(first: int, beyond: int) -> Iterator[SealProblem]:

@@ -122,6 +122,8 @@ class _Audit:
         self._findings = Findings()
         self._tally = _Tally()
         self._not_checked: list[str] = []
+        # Which seals there are is looked at before the snapshot is taken by its first statement: none of them can be younger.
+        self._seals = iter(()) if parts.seals is None else parts.seals()
         self._position, self._chain, self._at = snapshot.head()
         self._passes = max(1, -(-snapshot.streams() // parts.streams_max))
         self._total = self._passes * max(1, self._position)
@@ -129,13 +131,14 @@ class _Audit:
         self._skips = snapshot.skips()
 
     def run(self) -> AuditReport:
-        seals = self._read_seals()
-        chain = ChainCheck(self._findings, seals)
+        if self._parts.seals is None:
+            self._not_checked.append("seals: no seals and no key to verify them with were given")
+        chain = ChainCheck(self._findings, self._seals)
         accepted = self._written_off()
         for index in range(self._passes):
             self._pass(Part(index, self._passes), chain if index == 0 else None, accepted)
         self._on_progress(self._total, self._total)
-        return self._report(chain, seals)
+        return self._report(chain)
 
     # ---------------------------------------------------------------- one pass
 
@@ -208,19 +211,6 @@ class _Audit:
                     )
         return found
 
-    def _read_seals(self) -> tuple[Seal, ...]:
-        if self._parts.seals is None:
-            self._not_checked.append("seals: no seals and no key to verify them with were given")
-            return ()
-        seals: list[Seal] = []
-        for found in self._parts.seals():
-            if isinstance(found, Seal):
-                seals.append(found)
-            else:
-                kind = FindingKind.SEAL_MISSING if found.missing else FindingKind.SEAL_INVALID
-                self._findings.add(kind, found.name, found.expected, found.actual)
-        return tuple(seals)
-
     def _written_off(self) -> frozenset[str]:
         """Runs whose lost artifact an operator has written off."""
         if self._parts.blobs is None:
@@ -239,7 +229,7 @@ class _Audit:
 
     # ---------------------------------------------------------------- after the last
 
-    def _report(self, chain: ChainCheck, seals: tuple[Seal, ...]) -> AuditReport:
+    def _report(self, chain: ChainCheck) -> AuditReport:
         tally, findings = self._tally, self._findings
         not_checked = [
             *self._not_checked,
@@ -247,8 +237,8 @@ class _Audit:
         ]
         audited = AuditedSeals(
             checked=self._parts.seals is not None,
-            seals=len(seals),
-            last_position=seals[-1].position if seals else 0,
+            seals=chain.seals,
+            last_position=chain.last_position,
             vouched_seal=chain.vouched.name if chain.vouched else None,
             vouched_position=chain.vouched.position if chain.vouched else 0,
             vouched_at=chain.vouched.sealed_at if chain.vouched else None,

@@ -5,29 +5,34 @@ finding and not one for every row behind it; a removed row is one finding, and t
 the hashes as well is found by the seals. State is a few values, however long the log. Pure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from domain.chain import GENESIS, link_of_columns
 from services.audit.findings import FindingKind, Findings
-from services.seals import Seal
+from services.seals import Seal, SealProblem
 
 _SEALED: Final = "the sealed chain value"
 
 
 class ChainCheck:
-    """Fed every row in order of position, then ended at the last position of the log. `seals` are verified ones."""
+    """Fed every row in order of position, then ended at the last position of the log.
 
-    def __init__(self, findings: Findings, seals: tuple[Seal, ...] = ()) -> None:
+    `seals` gives what is sealed in the order of positions, or what is wrong with a seal; it is read as far as the rows have come.
+    """
+
+    def __init__(self, findings: Findings, seals: Iterator[Seal | SealProblem]) -> None:
         self._findings = findings
-        self._by_position: Mapping[int, Seal] = {seal.position: seal for seal in seals}
-        self._seals = seals
+        self._unread = seals
         self._position = 0
         self._stored: bytes = GENESIS
         self._computed: bytes | None = None
         self._micros: int | None = None
-        self._whole_to: int | None = None
+        self._whole = True
+        self.seals = 0
+        self.last_position = 0
         self.vouched: Seal | None = None
+        self._next = self._read_seal()
 
     def row(
         self,
@@ -53,7 +58,7 @@ class ChainCheck:
         if computed != chain and follows:
             mended = None if self._computed is None else link_of_columns(self._computed, *columns)
             if mended != chain:
-                self._broken()
+                self._whole = False
                 self._findings.add(
                     FindingKind.EVENT_ALTERED,
                     stream,
@@ -73,54 +78,58 @@ class ChainCheck:
             )
         self._micros = micros
         self._position, self._stored, self._computed = position, chain, computed
-        seal = self._by_position.get(position)
-        if seal is not None:
-            self._sealed(seal)
+        while self._next is not None and self._next.position <= position:
+            self._sealed(self._next)
+            self._next = self._read_seal()
 
     def end(self) -> None:
         """Nothing more comes: seals beyond the end tell of what was cut off."""
-        for seal in self._seals:
-            if seal.position > self._position:
-                self._findings.add(
-                    FindingKind.LOG_CUT,
-                    seal.name,
-                    f"a log of at least {seal.position} events, as sealed at {seal.sealed_at}",
-                    f"{self._position} events",
-                    position=seal.position,
-                )
+        while self._next is not None:
+            seal = self._next
+            self._findings.add(
+                FindingKind.LOG_CUT,
+                seal.name,
+                f"a log of at least {seal.position} events, as sealed at {seal.sealed_at}",
+                f"{self._position} events",
+                position=seal.position,
+            )
+            self._next = self._read_seal()
 
     @property
     def head(self) -> tuple[int, bytes]:
         """The last position and its stored chain value."""
         return self._position, self._stored
 
+    def _read_seal(self) -> Seal | None:
+        """The next seal that is one; what is wrong with others is a finding."""
+        for found in self._unread:
+            if isinstance(found, Seal):
+                self.seals, self.last_position = self.seals + 1, found.position
+                return found
+            kind = FindingKind.SEAL_MISSING if found.missing else FindingKind.SEAL_INVALID
+            self._findings.add(kind, found.name, found.expected, found.actual)
+        return None
+
     def _missing(self, position: int) -> None:
-        self._broken()
+        self._whole = False
         first, last = self._position + 1, position - 1
         places = f"position {first}" if first == last else f"positions {first} to {last}"
         self._findings.add(FindingKind.EVENT_MISSING, places, "a row", "none", position=first)
-        for seal in self._seals:
-            if first <= seal.position <= last:
-                self._findings.add(
-                    FindingKind.SEAL_BROKEN, seal.name, f"{_SEALED} {seal.chain}", "no row", position=seal.position
-                )
 
     def _sealed(self, seal: Seal) -> None:
-        if seal.chain == self._stored.hex():
-            if self._whole_to is None:
+        """A sealed position has been reached, or passed where its row is missing. Behind damage no seal vouches for anything."""
+        there = seal.position == self._position
+        if there and seal.chain == self._stored.hex():
+            if self._whole:
                 self.vouched = seal
             return
         since = 1 if self.vouched is None else self.vouched.position + 1
-        self._broken()
+        rewritten = f"{self._stored.hex()}: something from position {since} on was rewritten, with its hashes"
+        self._whole = False
         self._findings.add(
             FindingKind.SEAL_BROKEN,
             seal.name,
             f"{_SEALED} {seal.chain}",
-            f"{self._stored.hex()}: something from position {since} on was rewritten, with its hashes",
+            rewritten if there else "no row",
             position=seal.position,
         )
-
-    def _broken(self) -> None:
-        """From here on no seal vouches for anything: what stands before it is not what was sealed."""
-        if self._whole_to is None:
-            self._whole_to = self._position

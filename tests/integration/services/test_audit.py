@@ -98,6 +98,24 @@ def test_it_is_of_one_position_while_writers_write(system: AuditedSystem, monkey
     assert (after.findings, after.position) == ((), while_lagging)
 
 
+def test_a_seal_that_is_made_meanwhile_is_not_of_this_audit(
+    system: AuditedSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sealing goes on while an audit looks: a seal beyond the audit's position is younger than it, and no sign of a cut."""
+    appends = iter(system.more(monkeypatch, 31, 100))
+
+    def seal_more(done: int, total: int) -> None:
+        append = next(appends, None)
+        if append is not None:
+            store_all(system.log, (append,))
+            system.seal()
+
+    report = system.audit(seal_more)
+    assert report.findings == ()
+    assert report.seals.seals == 2
+    assert len(system.seals.numbers()) > 2
+
+
 def test_a_read_model_that_lags_is_not_wrong(system: AuditedSystem, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is compared at the position that it has reached."""
     store_all(system.log, system.more(monkeypatch, 5, 100), at_once=1)
