@@ -364,3 +364,30 @@ def test_settings_hide_secrets() -> None:
     shown = {one["variable"]: one for one in json.loads(done.stdout)["items"]}
     assert shown["FINAZ_API_PORT"]["value"] == "1234"
     assert "finaz_secret" not in done.stdout
+
+
+# ------------------------------------------------------------------------------------------------ purchases
+
+
+def test_a_show_and_a_purchase(up: Up) -> None:
+    """Put on sale, buy, look, and what is refused; without a gateway the purchase waits, and nobody settles what is not open."""
+    terms = ("--starts-at", "2026-06-05T19:00:00Z", "--currency", "EUR", "--seats", "A1:4500,A2:4600")
+    made = up.answer("show", "create", "--title", "Lohengrin", *terms, "--key", "lohengrin")
+    assert up.answer("show", "create", "--title", "Lohengrin", *terms, "--key", "lohengrin")["replayed"]
+    show = made["show_id"]
+    until(lambda: any(one["show_id"] == show for one in up.answer("show", "list")["items"]))
+    buying = ("--email", "ana@example.org", "--payment-method", "pm")
+    bought = up.answer("purchase", "create", show, "--seat", "A1", *buying)["purchase_id"]
+    refused(up, "SEATS_TAKEN", "purchase", "create", show, "--seat", "A1", *buying)
+    status = up.answer("purchase", "status", bought)
+    assert (status["state"], status["amount_minor"], status["next_action"]["action"]) == ("PENDING", 4500, "charge")
+    until(lambda: [seat["state"] for seat in up.answer("show", "seats", show)["items"]] == ["RESERVED", "FREE"])
+    listed = up.answer("purchase", "list", "--state", "PENDING")["items"]
+    assert [one["purchase_id"] for one in listed] == [bought]
+    assert [one["purchase_id"] for one in up.answer("purchase", "stuck", "--older", "0")["items"]] == [bought]
+    refused(up, "REFUSED", "purchase", "settle", bought, "charged", "--note", "asked by phone")
+    assert up.answer("purchase", "balances")["items"] == up.answer("purchase", "sales")["items"] == []
+    assert up.answer("purchase", "erase-person", "ana@example.org") == {"purchase_ids": [bought]}
+    text = up.finaz("purchase", "status", bought).stdout
+    assert "PENDING" in text
+    assert "started" in text
