@@ -2,9 +2,12 @@
 
 import asyncio
 import random
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
+from uuid import uuid4
 
 import pytest
 
@@ -24,8 +27,9 @@ from services.adapters.manager_store import InstanceRows, PostgresCommandQueue
 from services.business_clock import DatabaseBusinessClock
 from services.contacts import SWEEP_AGE_SECONDS, Contacts
 from services.deals import Deals
+from services.gateway import ChargeRequest
 from services.notice_relay import BATCH_MAX, LogTeller, NoticeRelay
-from services.process_managers.contract import ProcessManager, clock_of
+from services.process_managers.contract import Command, ProcessManager, clock_of
 from services.process_managers.instances import instances_of
 from services.process_managers.payment import Payment
 from services.process_managers.purchase_mail import PurchaseMail
@@ -291,3 +295,38 @@ def test_what_is_served_is_the_fold_of_the_log_and_can_be_made_again(house: Hous
         assert projection.rows.all_rows(house.log.pool) == folded
         rebuild_blocking(house.dsn, projection, "rebuilder")
         assert projection.rows.all_rows(house.log.pool) == folded
+
+
+@pytest.mark.parametrize(("method", "action"), [("pm", "charge"), ("charge:timeout_after", "reconcile")])
+def test_four_managers_at_once_come_to_one_end(house: House, method: str, action: str) -> None:
+    """All ask the gateway at the same moment and record what it said: one charge, one entry, one sale, told once."""
+    show = asyncio.run(house.show(1))
+    purchase = asyncio.run(house.buy(show, "A0", "ana", method=method))
+    document = {"purchase_id": purchase, "attempt": 1}
+    if action == "reconcile":
+        Payment(house.deals, house.books).execute(Command("charge", document), uuid4())
+        assert house.state(purchase) is SagaState.UNKNOWN
+    together = threading.Barrier(4)
+
+    class Meeting(Books):
+        """All arrive before any is answered."""
+
+        def charge(self, request: ChargeRequest) -> GatewayAnswer:
+            together.wait(20)
+            return house.books.charge(request)
+
+        def find_charge(self, intent_id: str) -> GatewayAnswer:
+            together.wait(20)
+            return house.books.find_charge(intent_id)
+
+    def work() -> None:
+        Payment(house.deals, Meeting()).execute(Command(action, document), uuid4())
+
+    with ThreadPoolExecutor(4) as threads:
+        for turn in [threads.submit(work) for _ in range(4)]:
+            turn.result()
+    assert house.state(purchase) is SagaState.CONFIRMED
+    assert len(house.books.charges) == 1
+    assert audit(house.log, house.books).differences == ()
+    topics = [recorded.event.topic for recorded in house.log.read_log(0, 1000)]
+    assert [topics.count(t) for t in ("ledger.entry_posted.v1", "seat.sold.v1", "notice.posted.v1")] == [1, 1, 1]
