@@ -68,7 +68,7 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
                 content={"application/json": reference(ValuesPage), **files},
             ),
         ),
-        problems=(400, 404, 409, 503),
+        problems=(400, 404, 409, 422, 503),
         handler=handlers.values,
     )
     yield Operation(

@@ -138,7 +138,7 @@ def test_the_examples_of_the_documentation_run(up: Up, snapshot: str) -> None:
     """Each shell example of docs/api.md, as it stands and in order, against a system that has the fixture snapshot."""
     text = (CHECKOUT / "docs" / "api.md").read_text(encoding="utf-8")
     examples = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert len(examples) == 6
+    assert len(examples) == 7
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", "\necho\n".join(examples)],
         capture_output=True,
