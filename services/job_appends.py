@@ -86,6 +86,31 @@ def head_of(job_id: str, kind: str, target: str, read: StreamsRead) -> JobHead:
     )
 
 
+def own_streams_of(job_id: str) -> list[str]:
+    """The streams that say whether a job is to be had, and whether it is still ours; a slot's grows with every job."""
+    return [job_stream(job_id), lease_stream(job_id)]
+
+
+def may_be_claimed(job_id: str, read: StreamsRead) -> bool:
+    """Whether a job is due and nobody holds its lease, from a read of its own streams."""
+    jobs, leases = (read.streams[name] for name in own_streams_of(job_id))
+    return fold_job(job_id, jobs).is_due(read.now) and not fold_lease(job_id, leases).is_live(read.now)
+
+
+def looked_at_again(head: JobHead, read: StreamsRead) -> JobHead:
+    """The head after a read of the job's own streams. Its slot stays as it is while the job lives."""
+    jobs, leases = (read.streams[name] for name in own_streams_of(head.job_id))
+    return JobHead(
+        fold_job(head.job_id, jobs),
+        len(jobs),
+        fold_lease(head.job_id, leases),
+        len(leases),
+        head.slot,
+        head.slot_version,
+        jobs[-1].event_id,
+    )
+
+
 def advanced(head: JobHead, append: Append, appended: Appended) -> JobHead:
     """The head after an append of ours was accepted."""
     streams = streams_of(head.job_id, head.slot.kind, head.slot.target)

@@ -14,7 +14,7 @@ from domain.errors import StaleFenceError, VersionConflictError
 from domain.jobs.aggregate import JobCommand
 from domain.jobs.messages import ReportProgress
 from services import effects
-from services.job_appends import JobHead, Runner, advanced, by_owner, head_of, renew, streams_of
+from services.job_appends import JobHead, Runner, advanced, by_owner, looked_at_again, own_streams_of, renew
 from services.job_kinds import JobCancelledError, JobHandedBackError
 from services.ports import Append, EventLog, Fence
 
@@ -154,9 +154,8 @@ class Attempt:
         self._head = advanced(self._head, wanted, effects.append_blocking(self._log, wanted))
 
     def _read(self) -> None:
-        slot = self._head.slot
-        read = self._log.read_streams_blocking(streams_of(self.job_id, slot.kind, slot.target))
-        head = head_of(self.job_id, slot.kind, slot.target, read)
+        read = self._log.read_streams_blocking(own_streams_of(self.job_id))
+        head = looked_at_again(self._head, read)
         if head.lease.token != self._token or not head.lease.is_live(read.now):
             raise StaleFenceError(f"token {self._token} no longer has the job", at=self.job_id, token=head.lease.token)
         self._head = head

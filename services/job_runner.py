@@ -40,7 +40,7 @@ from projections.runner import RETRY_SECONDS, Report, unheard
 from projections.statements import statements
 from services import effects
 from services.event_ids import new_event_id
-from services.job_appends import Runner, advanced, claim, head_of, streams_of
+from services.job_appends import Runner, advanced, claim, head_of, may_be_claimed, own_streams_of, streams_of
 from services.job_attempt import LOOK_SECONDS, Attempt
 from services.job_kinds import Confirm, Done, JobCancelledError, JobHandedBackError, JobKind, Outcome, Refused
 from services.ports import EventLog
@@ -177,6 +177,8 @@ class JobRunner:
                 self._report("jobs_tidied", done=done)
 
     def _claimed(self, kind: str, target: str, job_id: str) -> Attempt | None:
+        if not may_be_claimed(job_id, self._log.read_streams_blocking(own_streams_of(job_id))):
+            return None
         read = self._log.read_streams_blocking(streams_of(job_id, kind, target))
         head = head_of(job_id, kind, target, read)
         wanted = claim(head, self._runner, read.now, self._new_id)

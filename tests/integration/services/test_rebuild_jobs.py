@@ -18,7 +18,7 @@ from projections.errors import CodeVersionError
 from projections.position import CopyState
 from projections.postgres import PostgresSession, RowStore
 from projections.projector import projector
-from projections.rebuilding import postgres, rebuildable
+from projections.rebuilding import inline, postgres, rebuildable
 from projections.registry import PROJECTIONS
 from projections.runner import run_once
 from projections.status import Projections
@@ -459,3 +459,29 @@ def test_a_projection_changed_in_code_is_rebuilt_and_says_so_until_then(rig: Rig
     assert back.error is not None
     assert back.error.code == "CODE_VERSION_DIFFERS"
     assert rig.roles("runs") == ["retired", "active"]
+
+
+@pytest.mark.parametrize("at_once", [1, 1000])
+def test_more_wrong_rows_than_one_statement_takes_are_put_right_in_parts(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """Up to `SWITCH_ROWS_MAX` in one statement at one position, beyond it `REPAIR_ROWS_MAX` at a time; either way all of them."""
+    monkeypatch.setattr(inline, "SWITCH_ROWS_MAX", at_once)
+    monkeypatch.setattr(inline, "REPAIR_ROWS_MAX", 3)
+    stored_and_served(rig, "outbox")
+    execute(rig.dsn, "UPDATE finaz.outbox SET priority = priority + 1000")
+    view = rig.done("outbox")
+    assert view.result is not None
+    assert view.result["different"] == view.result["served_rows"] > 3
+    assert served(rig.log, "outbox") == expected("outbox", stored(rig.log))
+
+
+def test_living_jobs_are_found_slot_by_slot(rig: Rig) -> None:
+    """Those that have not ended, the oldest first; those that ended, and slots with a long past, are passed over."""
+    living = living_in(rig.log.pool)
+    assert list(living()) == []
+    for _ in range(3):
+        asyncio.run(rig.jobs.cancel(rig.request("runs"), "ana"))
+    made = [(name, rig.request(name)) for name in ("outbox", "runs", "leases")]
+    asyncio.run(rig.jobs.cancel(made[1][1], "ana"))
+    assert list(living()) == [("rebuild", "outbox", made[0][1]), ("rebuild", "leases", made[2][1])]

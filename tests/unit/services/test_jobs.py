@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,9 @@ from domain.jobs.errors import (
 from services import faultpoints
 from services.job_attempt import STALL_SECONDS_MAX
 from services.job_kinds import Confirm, Done, JobWork, Outcome, Refused
+from services.job_runner import END_TRIES_MAX, LIVING_JOBS_MAX, living_in
 from services.jobs import DOCUMENT_BYTES_MAX
+from services.ports import Append, Appended
 from tests.support.job_rig import TTL_SECONDS, JobRig, ScriptedKind
 from tests.support.memory_log import MemoryLog
 
@@ -386,3 +389,48 @@ def test_bad_requests_are_refused_by_name() -> None:
         with pytest.raises(JobNotFoundError):
             rig.view(bad)
     assert rig.log.high_water_mark() == 0
+
+
+@pytest.mark.parametrize("failures", [1, END_TRIES_MAX - 1, END_TRIES_MAX])
+def test_an_end_that_cannot_be_told_is_told_again_up_to_the_limit(
+    monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    """The store is away when the job ends: `END_TRIES_MAX` tries; after that its lease runs out, and the next attempt ends it."""
+
+    class Away(MemoryLog):
+        left = 0
+
+        def append_blocking(self, append: Append) -> Appended:
+            if self.left > 0:
+                self.left -= 1
+                raise StoreUnavailableError("away")
+            return super().append_blocking(append)
+
+    def script(work: JobWork) -> Outcome:
+        log.left = failures if work.attempt == 1 else 0
+        return Done({})
+
+    monkeypatch.setattr("services.job_runner.time.sleep", lambda seconds: None)
+    log = Away()
+    rig = JobRig(log, ScriptedKind(script))
+    job_id = rig.request()
+    rig.runner("a").run_once()
+    assert rig.reports.count("job_end_untold") == failures
+    if failures == END_TRIES_MAX:
+        assert rig.view(job_id).state == "RUNNING"
+        log.advance(TTL_SECONDS)
+        rig.runner("b").run_once()
+    assert rig.view(job_id).state == "SUCCEEDED"
+
+
+def test_a_runner_looks_at_a_bounded_number_of_jobs() -> None:
+    """`LIVING_JOBS_MAX`, the oldest first: what the statement is asked for."""
+    asked: list[Any] = []
+
+    class Rows:
+        def rows(self, statement: str, arguments: Any = ()) -> list[tuple[Any, ...]]:
+            asked.append(arguments)
+            return [("rebuild", "runs", "job_1")]
+
+    assert list(living_in(Rows())()) == [("rebuild", "runs", "job_1")]
+    assert asked == [{"limit": LIVING_JOBS_MAX}]
