@@ -17,17 +17,27 @@ from domain.leases.aggregate import evolve as evolve_lease
 from domain.runs.aggregate import Run
 from domain.runs.aggregate import evolve as evolve_run
 from domain.runs.messages import ResultPublished
+from projections.checkpoints import projection as checkpoints
 from projections.folding import Batch, ReadModel, batch_of, fold, fold_all
 from projections.leases import guard
 from projections.leases import projection as leases
 from projections.log import REASON_CHARACTERS_MAX, StoredEvent, failure_of
 from projections.outbox import projection as outbox
 from projections.publications import projection as publications
+from projections.quarantine import projection as quarantine
 from projections.runs import projection as runs
 from tests.support.histories import History, histories, played, random_moves, seeded_history
 from tests.support.stored_events import stored_event
 
-MODELS: tuple[ReadModel[Any, Any], ...] = (runs.MODEL, publications.MODEL, leases.MODEL, outbox.MODEL, guard.MODEL)
+MODELS: tuple[ReadModel[Any, Any], ...] = (
+    runs.MODEL,
+    publications.MODEL,
+    leases.MODEL,
+    outbox.MODEL,
+    guard.MODEL,
+    checkpoints.MODEL,
+    quarantine.MODEL,
+)
 
 
 def of_categories(model: ReadModel[Any, Any], events: Sequence[Recorded]) -> list[Recorded]:
