@@ -96,6 +96,8 @@ class MemoryCommands:
         self._clock = clock
         self.rows: dict[UUID, _Row] = {}
         self.dead = False
+        self.ignored: set[str] = set()
+        """Names of commands that get lost."""
 
     def save(self, row: InstanceRow) -> None:
         kept = {wanted.command_id for wanted in row.deadlines}
@@ -109,6 +111,7 @@ class MemoryCommands:
     def due(self, limit: int) -> list[DueCommand]:
         now = self._clock.now()
         due = sorted((r.due_at, str(i), i, r) for i, r in self.rows.items() if r.state == "pending" and r.due_at <= now)
+        due = [row for row in due if row[3].command.name not in self.ignored]
         return [
             DueCommand(command_id=i, key=r.key, command=r.command, attempts=r.attempts) for _, _, i, r in due[:limit]
         ]
@@ -169,7 +172,7 @@ class Rig:
         self.deals = Deals(self.log, self.clock)
         self.purchases = Purchases(self.log, self.clock, self.contacts)  # type: ignore[arg-type]
         self.bought: list[str] = []
-        self._commands = [MemoryCommands(self.clock), MemoryCommands(self.clock)]
+        self.commands = [MemoryCommands(self.clock), MemoryCommands(self.clock)]
         self._followers: list[Follower] = []
         self.start()
 
@@ -181,9 +184,9 @@ class Rig:
         ]
         for manager in managers:
             manager.threads = 1
-        for commands in self._commands:
+        for commands in self.commands:
             commands.dead = False
-        self._followers = [Follower(self.log, m, c) for m, c in zip(managers, self._commands, strict=True)]
+        self._followers = [Follower(self.log, m, c) for m, c in zip(managers, self.commands, strict=True)]
 
     def create_show(self, seats: int, hold_seconds: int = 900, key: str = "show") -> str:
         body = ShowBody(
@@ -212,7 +215,7 @@ class Rig:
                 for follower in self._followers:
                     follower.turn()
         except Crash:
-            for commands in self._commands:
+            for commands in self.commands:
                 commands.dead = True
             self.start()
 

@@ -25,8 +25,9 @@ from domain.purchases.messages import (
     Settlement,
     Source,
 )
-from domain.purchases.saga import RECONCILE_DELAYS_SECONDS, SAGA_TRANSITIONS, SagaState, evolve, move
+from domain.purchases.saga import RECONCILE_DELAYS_SECONDS, RESUME_SECONDS, SAGA_TRANSITIONS, SagaState, evolve, move
 from domain.purchases.seats import SeatState
+from services.gateway import ChargeRequest
 from services.purchase_audit import audit
 from tests.support.purchase_rig import Rig
 
@@ -332,3 +333,43 @@ def test_the_table_is_the_published_one() -> None:
     for state in SagaState:
         for kind in (PaymentFailed, PurchaseCompensated, CompensationBegun):
             assert SAGA_TRANSITIONS.allows(state, kind) == ((state, kind) in SAGA_TRANSITIONS.rows)
+
+
+@pytest.mark.parametrize("called", [False, True])
+def test_a_purchase_without_an_answer_is_resumed_with_its_intent(called: bool) -> None:
+    """After five minutes, whether the gateway was called or not: it tells the first charge, there is never a second."""
+    rig = Rig()
+    purchase = rig.buy(rig.create_show(2), SEAT)
+    if called:
+        rig.deals.carry(purchase, AttemptCharge())
+        rig.books.charge(
+            ChargeRequest(intent_id=intent_id_of(purchase), amount_minor=1001, currency="EUR", payment_method="pm")
+        )
+    for commands in rig.commands:  # the answer is lost, and so is the command
+        commands.ignored.add("charge")
+    rig.turn()
+    rig.clock.advance(RESUME_SECONDS - 1)
+    rig.turn()
+    assert rig.saga(purchase).state is SagaState.PENDING
+    rig.clock.advance(1)
+    rig.turn()
+    assert rig.saga(purchase).state is SagaState.CONFIRMED
+    assert len(rig.books.charges) == 1
+    assert {intent for _, intent in rig.books.calls} == {intent_id_of(purchase)}
+
+
+def test_a_gateway_that_breaks_its_promise_raises_alerts_and_moves_nothing() -> None:
+    """A second charge under one intent, a refund that nobody asked for: recorded, alerted once, the sale stands."""
+    rig = Rig()
+    purchase = rig.buy(rig.create_show(2), SEAT)
+    rig.settle_down()
+    for operation, alert in ((Operation.CHARGE, "SECOND_CHARGE"), (Operation.REFUND, "UNEXPECTED_REFUND")):
+        for _ in range(2):
+            answer = GatewayAnswer(
+                operation=operation, outcome=Outcome.SUCCEEDED, amount_minor=1001, currency="EUR", gateway_id="other"
+            )
+            rig.hear(intent_id_of(purchase), answer)
+        saga = rig.saga(purchase)
+        assert alert in saga.alerts
+        assert saga.state is SagaState.CONFIRMED
+    assert [kind.__name__ for kind in topics(rig)].count("PurchaseAlertRaised") == 2
