@@ -20,7 +20,7 @@ from domain.errors import InfrastructureError, InputError
 from domain.market.flow import flow_address, parse_flow
 from domain.market.pipeline import warm_up
 from services.stream_export import StreamExport
-from services.stream_parts import StreamSettings
+from services.stream_parts import StreamEnd, StreamSettings
 from services.stream_worker import StreamWorker
 
 
@@ -36,7 +36,11 @@ def work_stream(
         _check(worker, run_id, topic, wanted)
         warm_up()  # before the claim: a successor's first commit must not wait for compilers
         outcome = worker.run(run_id, stop)
-        document = StreamExport(worker.log, worker.blobs).document(worker.look(run_id), outcome.token)
+        document = None
+        if (
+            outcome.token or outcome.end is StreamEnd.FINISHED
+        ):  # a stand-by that was stopped has nothing of its own to say
+            document = StreamExport(worker.log, worker.blobs).document(worker.look(run_id), outcome.token)
         if emit is not None and document is not None:
             write_emit(emit, document)
     summary: dict[str, Any] = {

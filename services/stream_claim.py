@@ -9,7 +9,7 @@ until our lease expires.
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -25,6 +25,9 @@ from domain.errors import (
 )
 from domain.events import Event, Metadata, Recorded
 from domain.identity import journal_stream, lease_stream, run_stream
+from domain.instants import format_instant, parse_instant
+from domain.leases.aggregate import Lease, LeaseState
+from domain.leases.aggregate import evolve as evolve_lease
 from domain.leases.messages import LeaseGranted, LeaseReleased
 from domain.runs.aggregate import RunState, decide
 from domain.runs.messages import EndIfDue, FailRun, Mode, RunError, RunHandedOff, RunSpec
@@ -32,10 +35,11 @@ from domain.stream.messages import PressureEntered, StreamHandedOff
 from domain.stream.worker_core import DEFAULT_LIMITS, StreamLimits
 from services import effects
 from services.checkpoint_appends import Standing, journal_news
-from services.checkpoints import Checkpoints
+from services.checkpoints import CheckpointLog, Checkpoints
 from services.database_clock import DatabaseClock
-from services.ports import Append, Appended, EventLog, NewEvent, StreamsRead, Vacant
+from services.ports import Append, Appended, NewEvent, StreamsRead, Vacant
 from services.run_appends import Claimant, Head, NewId, advanced, claim, head_of, streams_of
+from services.store.states import Fold
 from services.stream_parts import ATTEMPTS_MAX
 
 CLAIM_TRIES_MAX: Final = 8
@@ -69,12 +73,44 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     head: Head
 
 
+def _lease_document(lease: Lease) -> dict[str, Any]:
+    return {
+        "expires_at": None if lease.expires_at is None else format_instant(lease.expires_at),
+        "owner": lease.owner,
+        "resource": lease.resource,
+        "state": lease.state.value,
+        "token": lease.token,
+    }
+
+
+def _lease_of(document: dict[str, Any]) -> Lease:
+    expires_at = document["expires_at"]
+    return Lease(
+        document["resource"],
+        LeaseState(document["state"]),
+        document["owner"],
+        document["token"],
+        None if expires_at is None else parse_instant(expires_at),
+    )
+
+
+LEASE_FOLD: Final = Fold[Lease](
+    name="lease",
+    schema=1,
+    initial=lambda stream: Lease(stream.partition("/")[2]),
+    evolve=lambda lease, recorded: evolve_lease(lease, recorded.event, recorded.recorded_at),
+    to_document=_lease_document,
+    from_document=_lease_of,
+)
+"""A lease without reading all its renewals: a stream run's lease has thousands of them a day."""
+
+
 class Claims:
     """Claims of one owner. Blocking; used by one thread."""
 
     def __init__(
         self,
-        log: EventLog,
+        log: CheckpointLog,
         checkpoints: Checkpoints,
         claimant: Claimant,
         clock: DatabaseClock,
@@ -91,6 +127,15 @@ class Claims:
     def look(self, run_id: str) -> Head:
         """The run and its lease as they are. Raises `RunNotFoundError`, and `InputError` for a run of another mode."""
         return self._read(run_id)[0]
+
+    def held(self, run_id: str) -> Held | None:
+        """Whose lease is live, if anybody's; a look that stays cheap however long the run has been going."""
+        read = self._log.read_state_blocking(lease_stream(run_id), LEASE_FOLD)
+        self._clock.observe(read.now)
+        lease = read.state
+        if not lease.is_live(read.now) or lease.expires_at is None:
+            return None
+        return Held(owner=lease.owner, token=lease.token, expires_at=lease.expires_at)
 
     def attempt(self, run_id: str) -> Claimed | Held | Ended:
         """Claim the run if it is to be had. Raises as `look`, and what the store raises when it is away."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
-from domain.errors import RunCancelledError, RunFailedError
+from domain.errors import InfrastructureError, RunCancelledError, RunFailedError
 from domain.runs.aggregate import Run, RunState
 from domain.stream.errors import StreamLeaseHeldError
 from services.broker import Broker
@@ -94,13 +94,20 @@ class StreamWorker:
                     if self._stood_by(run_id, claimed, stop):
                         return StreamOutcome(run_id=run_id, end=StreamEnd.STOPPED, state=RunState.RUNNING)
 
-    def _stood_by(self, run_id: str, held: Held, stop: threading.Event) -> bool:
-        """Wait until the lease may have ended, or it is time to look anyway; whether we were told to stop."""
+    def _stood_by(self, run_id: str, held: Held | None, stop: threading.Event) -> bool:
+        """Wait until nobody holds a live lease any more; whether we were told to stop meanwhile."""
         tools = self._tools
-        left = (held.expires_at - tools.clock.now()).total_seconds() + EXPIRY_SLACK_SECONDS
-        event = StreamEvent(name="stream.waiting", run_id=run_id, token=held.token, detail=f"{left:.3f} s")
-        tools.tell(event)
-        return stop.wait(min(max(left, EXPIRY_SLACK_SECONDS), tools.settings.standby_look_seconds))
+        while held is not None:
+            left = (held.expires_at - tools.clock.now()).total_seconds() + EXPIRY_SLACK_SECONDS
+            event = StreamEvent(name="stream.waiting", run_id=run_id, token=held.token, detail=f"{left:.3f} s")
+            tools.tell(event)
+            if stop.wait(min(max(left, EXPIRY_SLACK_SECONDS), tools.settings.standby_look_seconds)):
+                return True
+            try:
+                held = self._claims.held(run_id)
+            except InfrastructureError as error:  # a stand-by waits for its store too
+                tools.tell(StreamEvent(name="stream.away", run_id=run_id, detail=str(error), error=error))
+        return False
 
     def _told(self, head: Head) -> StreamOutcome:
         return StreamOutcome(run_id=head.run_id, end=StreamEnd.FINISHED, state=head.run.state)

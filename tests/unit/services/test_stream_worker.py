@@ -19,7 +19,8 @@ from domain.errors import (
     RunNotFoundError,
     StoreUnavailableError,
 )
-from domain.identity import journal_stream, run_stream
+from domain.identity import journal_stream, lease_stream, run_stream
+from domain.leases.aggregate import Lease
 from domain.leases.messages import LeaseGranted, LeaseReleased
 from domain.runs.aggregate import RunState
 from domain.runs.messages import Mode, ResultPublished, RunCancellationRequested, RunFailed, RunHandedOff
@@ -47,8 +48,9 @@ from domain.stream.messages import (
 )
 from domain.stream.records import HEADER_KIND, Announcement
 from services import faultpoints
+from services.leases import fold_lease
 from services.ports import Append, NewEvent
-from services.stream_claim import CLAIM_TRIES_MAX
+from services.stream_claim import CLAIM_TRIES_MAX, LEASE_FOLD
 from services.stream_parts import ATTEMPTS_MAX, EVENT_NAMES, StreamEnd, StreamEvent
 from tests.support.fixture_market import GOLDEN
 from tests.support.memory_blobs import MemoryBlobs
@@ -266,6 +268,37 @@ def test_a_stand_by_takes_over_when_the_lease_is_over(thirteen: StreamRig) -> No
     expire(thirteen)
     thread.join(20)
     golden(thirteen, run_id, THIRTEEN_COUNTS, token=2)
+
+
+def test_a_stand_by_outlives_an_absence_of_its_store(thirteen: StreamRig) -> None:
+    """It looks again; the run is taken when the lease is over."""
+    run_id = thirteen.request()
+    with crashing(thirteen, "stream.committed"):
+        thirteen.work(run_id, checkpoint_records=50)
+    read = memory(thirteen).read_state_blocking
+    away = [True]
+
+    def reading(stream: str, fold: Any) -> Any:
+        if stream == lease_stream(run_id) and away[0]:
+            away[0] = False
+            expire(thirteen)
+            raise StoreUnavailableError("away")
+        return read(stream, fold)
+
+    memory(thirteen).read_state_blocking = reading  # type: ignore[method-assign]
+    thirteen.work(run_id, standby=True, standby_look_seconds=0.01)
+    assert "stream.away" in thirteen.happenings.names()
+    golden(thirteen, run_id, THIRTEEN_COUNTS, token=2)
+
+
+def test_a_lease_is_known_from_its_snapshot(thirteen: StreamRig) -> None:
+    """What the stand-by's cheap look keeps of a lease is the lease."""
+    run_id = thirteen.request()
+    thirteen.work(run_id)
+    lease = fold_lease(run_id, thirteen.log.read_streams_blocking([lease_stream(run_id)]).streams[lease_stream(run_id)])
+    for one in (lease, Lease(run_id)):
+        assert LEASE_FOLD.from_document(LEASE_FOLD.to_document(one)) == one
+    assert thirteen.log.read_state_blocking(lease_stream(run_id), LEASE_FOLD).state == lease
 
 
 def test_a_stand_by_that_is_told_to_stop_stops(thirteen: StreamRig) -> None:
