@@ -191,8 +191,11 @@ def _append(
     principal: str | None = None,
 ) -> Append:
     streams = streams_of(head.job_id, head.slot.kind, head.slot.target)
-    parts = ((streams[1], head.lease_version, leases), (streams[0], head.job_version, jobs))
-    parts += ((streams[2], head.slot_version, slots),)
+    parts = (
+        (streams[1], head.lease_version, leases),
+        (streams[0], head.job_version, jobs),
+        (streams[2], head.slot_version, slots),
+    )
     news = [
         NewEvent(stream, version, event, new_id())
         for stream, before, events in parts
