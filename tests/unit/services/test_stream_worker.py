@@ -520,6 +520,18 @@ def test_a_hole_that_retention_made_stops_the_worker(thirteen: StreamRig) -> Non
     assert thirteen.of(run_id, CheckpointCommitted)[-1].next_offsets == needed
 
 
+def test_retention_that_has_emptied_what_was_read_blocks_nothing(rig: StreamRig) -> None:
+    """Low and high equal, and the checkpoint just there: the run goes on with what comes next."""
+    publish_log(rig.broker, TOPIC, fixture_log())
+    run_id = rig.request(bounded=False)
+    rig.work(run_id, total_records=23)
+    for partition, marks in rig.broker.source(TOPIC).marks().items():
+        topic(rig).delete_records(TOPIC, partition, marks.high)
+    publish_log(rig.broker, TOPIC, fixture_log())
+    rig.work(run_id, total_records=46)
+    assert sum(rig.counts(run_id).values()) == 46
+
+
 def test_a_broker_that_lost_data_stops_the_worker(thirteen: StreamRig) -> None:
     """The journal is ahead of the log: `RECOVERY_BLOCKED`, and not a silent start over."""
     run_id = stopped_at(thirteen, 290)
