@@ -132,7 +132,7 @@ def head_line(head: Head) -> bytes:
 
 def encoded(row: Any) -> bytes:
     """The line of a row."""
-    position, version, micros, event_id, causation_id, stream, topic, correlation_id, principal, state, chain = row
+    position, version, micros, event_id, causation_id, stream, topic, correlation_id, principal, state, chain = row[:11]
     line = Line(
         position=position,
         stream=stream,

@@ -151,7 +151,7 @@ class _Audit:
         done = part.index * max(1, self._position)
         for row in self._snapshot.events(0, self._position):
             if chain is not None:
-                chain.row(*row)
+                chain.row(*row[:11])
                 self._tally.events += 1
             feed.row(row)
             done += 1
@@ -218,7 +218,7 @@ class _Audit:
         states: dict[str, Any] = {}
         for row in self._snapshot.category("discrepancy"):
             try:
-                recorded = recorded_of(*row[:10])
+                recorded = recorded_of(row)
                 fold = fold_of(recorded.stream)
                 before = states.get(recorded.stream) or fold.initial(key_of(recorded.stream))
                 states[recorded.stream] = fold.evolve(before, recorded)
@@ -284,40 +284,44 @@ class _Feed:
         self._blobs = blobs
         self._further = further
         self._findings = findings
-        self._skips = {model.name: skips.get(model.name, frozenset()) for model in rows}
-        by_category: dict[str, list[RowsCheck]] = {}
+        by_category: dict[str, list[tuple[RowsCheck, int, frozenset[int]]]] = {}
         for model in rows:
             for category in model.categories:
-                by_category.setdefault(category, []).append(model)
+                skipped = skips.get(model.name, frozenset())
+                by_category.setdefault(category, []).append((model, model.position, skipped))
         self._rows = by_category
 
     def row(self, row: Sequence[Any]) -> None:
         """The next row of the log."""
-        position, version, stream = row[0], row[1], row[5]
+        position, stream = row[0], row[5]
         try:
-            recorded = recorded_of(*row[:10])
+            recorded = recorded_of(row)
         except Exception as error:  # whatever decoding or an upcaster raises is about this event
-            self._streams.unreadable(stream, version, position)
-            if self._findings is not None:
-                self._findings.add(
-                    FindingKind.EVENT_UNREADABLE,
-                    stream,
-                    f"an event {row[6]}",
-                    str(error),
-                    position=position,
-                    version=version,
-                )
+            self._unreadable(row, error)
             return
-        mine = self._part.has(stream)
+        mine = self._part.count == 1 or self._part.has(stream)
         if mine:
             self._streams.event(recorded)
-        for model in self._rows.get(category_of(stream), ()):
-            if position <= model.position and position not in self._skips[model.name]:
+        for model, reached, skipped in self._rows.get(category_of(stream), ()):
+            if position <= reached and position not in skipped:
                 model.event(recorded)
         for check in self._further:
             check.event(recorded)
         if mine and self._blobs is not None:
-            self._blobs.event(recorded, self._streams.state(stream))
+            self._blobs.event(recorded, self._streams)
+
+    def _unreadable(self, row: Sequence[Any], error: Exception) -> None:
+        position, version, stream, topic = row[0], row[1], row[5], row[6]
+        self._streams.unreadable(stream, version, position)
+        if self._findings is not None:
+            self._findings.add(
+                FindingKind.EVENT_UNREADABLE,
+                stream,
+                f"an event {topic}",
+                str(error),
+                position=position,
+                version=version,
+            )
 
 
 def _added(before: AuditedModel | None, part: AuditedModel) -> AuditedModel:

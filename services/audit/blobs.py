@@ -5,7 +5,7 @@ of the audit (`InfrastructureError`): it could not check. Holds the addresses of
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from domain.canonical import parse
 from domain.checkpoints.messages import CheckpointCommitted
@@ -17,7 +17,11 @@ from domain.runs.aggregate import Run
 from domain.runs.messages import ResultPublished
 from domain.stream.messages import RecordsOmitted
 from services.audit.findings import FindingKind, Findings
+from services.audit.streams import StreamsCheck
 from services.ports import BlobStore
+
+_NAMING: Final = frozenset({ResultPublished, CheckpointCommitted, RecordsOmitted, JobSucceeded})
+"""The events that name blobs."""
 
 
 def addresses_of(event: Event, state: Any) -> Iterator[tuple[str, str]]:
@@ -62,9 +66,11 @@ class BlobsCheck:
         """Addresses that are to be read."""
         return len(self._wanted)
 
-    def event(self, recorded: Recorded, state: Any) -> None:
-        """Remember what the event names; `state` is its stream's after it."""
-        for role, address in addresses_of(recorded.event, state):
+    def event(self, recorded: Recorded, streams: StreamsCheck) -> None:
+        """Remember what the event names; `streams` has its stream's state after it."""
+        if type(recorded.event) not in _NAMING:
+            return
+        for role, address in addresses_of(recorded.event, streams.state(recorded.stream)):
             if address and address not in self._wanted:
                 self._wanted[address] = (role, recorded)
 

@@ -4,16 +4,13 @@ What must stay true: a stream that went wrong is named at its first wrong event 
 is read as its service reads it. Holds one state per stream of its part of the log: that is what grows, and what parts bound. Pure.
 """
 
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Sequence
 from typing import Any, Final
-from uuid import UUID
 from zlib import crc32
 
 from domain.errors import FinazError
 from domain.events import Event, Metadata, Recorded, decode
 from domain.folds import FOLDS, category_of, key_of
-from domain.instants import EPOCH
 from services.audit.findings import FindingKind, Findings
 
 NO_METADATA: Final = Metadata()
@@ -48,46 +45,44 @@ class StreamsCheck:
         return len(self._versions)
 
     def event(self, recorded: Recorded) -> None:
-        """The next event, if its stream belongs to the part."""
-        stream = recorded.stream
-        if not self._part.has(stream):
-            return
-        self._version(stream, recorded.version, recorded.position)
-        state = self._states.get(stream)
+        """The next event of a stream of the part."""
+        stream, version = recorded.stream, recorded.version
+        if self._versions.get(stream) == version - 1:
+            self._versions[stream] = version
+        else:
+            self._version(stream, version, recorded.position)
+        known = self._states.get(stream)
+        if known is None:
+            fold = FOLDS.get(category_of(stream))
+            if fold is None:
+                self.unfolded.add(category_of(stream))
+                return
+            known = (fold, fold.initial(key_of(stream)))
+        fold, state = known
         if state is _BROKEN:
             return
-        fold = FOLDS.get(category_of(stream))
-        if fold is None:
-            self.unfolded.add(category_of(stream))
-            return
-        if state is None:
-            state = fold.initial(key_of(stream))
         try:
             problem = fold.problem(state, recorded.event)
             if problem is not None:
                 self._wrong(FindingKind.INVARIANT_BROKEN, recorded, "an event that keeps the stream's rules", problem)
-            self._states[stream] = fold.evolve(state, recorded)
+            self._states[stream] = (fold, fold.evolve(state, recorded))
         except FinazError as error:
             self._wrong(FindingKind.TRANSITION_ILLEGAL, recorded, error.expected or "another event", error.detail)
-            self._states[stream] = _BROKEN
+            self._states[stream] = (fold, _BROKEN)
         except Exception as error:  # an event of another aggregate, say: what a fold cannot take is a finding
-            self._wrong(
-                FindingKind.TRANSITION_ILLEGAL,
-                recorded,
-                f"an event of {category_of(stream)}",
-                f"{recorded.event.topic}: {error!r}",
-            )
-            self._states[stream] = _BROKEN
+            expected = f"an event of {category_of(stream)}"
+            self._wrong(FindingKind.TRANSITION_ILLEGAL, recorded, expected, f"{recorded.event.topic}: {error!r}")
+            self._states[stream] = (fold, _BROKEN)
 
     def unreadable(self, stream: str, version: int, position: int) -> None:
         """An event that could not be read stands here: count its version and fold its stream no further."""
         if self._part.has(stream):
             self._version(stream, version, position)
-            self._states[stream] = _BROKEN
+            self._states[stream] = (FOLDS.get(category_of(stream)), _BROKEN)
 
     def state(self, stream: str) -> Any:
         """The state so far; None where there is none or it went wrong."""
-        state = self._states.get(stream)
+        _, state = self._states.get(stream, (None, None))
         return None if state is _BROKEN else state
 
     def _version(self, stream: str, version: int, position: int) -> None:
@@ -108,34 +103,19 @@ class StreamsCheck:
         self._findings.add(kind, recorded.stream, expected, actual, **place)
 
 
-_MICROSECOND: Final = timedelta(microseconds=1)
-
-
-def recorded_of(
-    position: int,
-    version: int,
-    micros: int,
-    event_id: str,
-    causation_id: str | None,
-    stream: str,
-    topic: str,
-    correlation_id: str | None,
-    principal: str | None,
-    state: str,
-    decoded: Callable[[str, str], Event] = decode,
-) -> Recorded:
-    """The event of a row. Raises what its decoding raises."""
+def recorded_of(row: Sequence[Any], decoded: Callable[[str, str], Event] = decode) -> Recorded:
+    """The event of a row of a log snapshot. Raises what its decoding raises."""
+    position, version, _, _, _, stream, topic, correlation_id, principal, state, _, event_id, causation_id, at = row
     if causation_id is None and correlation_id is None and principal is None:
         metadata = NO_METADATA
     else:
-        cause = None if causation_id is None else UUID(causation_id)
-        metadata = Metadata(causation_id=cause, correlation_id=correlation_id, principal=principal)
+        metadata = Metadata(causation_id=causation_id, correlation_id=correlation_id, principal=principal)
     return Recorded(
         position=position,
         stream=stream,
         version=version,
-        event_id=UUID(event_id),
-        recorded_at=EPOCH + timedelta(0, 0, micros),
+        event_id=event_id,
+        recorded_at=at,
         event=decoded(topic, state),
         metadata=metadata,
     )

@@ -28,8 +28,9 @@ STATEMENT_SECONDS_MAX: Final = 600
 
 _SQL: Final = statements("services.store", "log_snapshot.sql")
 
-ChainRow: TypeAlias = tuple[int, int, int, str, str | None, str, str, str | None, str | None, str, bytes]
-"""position, version, micros, event id, causation id, stream, topic, correlation, principal, document, chain"""
+ChainRow: TypeAlias = tuple[Any, ...]
+"""What the hash chain takes: position, version, microseconds, event id and causation id as text, stream, topic, correlation,
+principal, document; then the chain value, and event id, causation id and instant as they are."""
 
 
 class LogSnapshot:

@@ -17,16 +17,17 @@ FROM finaz.events AS e
 SELECT count(*) FROM finaz.events AS e WHERE e.version <= 1
 
 -- name: events
--- As the hash chain takes them: ids as text, instants in microseconds, all but the chain value hashed.
+-- As the hash chain takes them: ids as text, instants in microseconds, all but the chain value hashed. Then, ready for decoding, the
+-- ids and the instant as they are.
 SELECT e.position, e.version, (extract(epoch FROM e.recorded_at) * 1000000)::bigint, e.event_id::text, e.causation_id::text, e.stream,
-       e.topic, e.correlation_id, e.principal, e.state, e.chain
+       e.topic, e.correlation_id, e.principal, e.state, e.chain, e.event_id, e.causation_id, e.recorded_at
 FROM finaz.events AS e
 WHERE e.position > %(after)s AND e.position <= %(up_to)s
 ORDER BY e.position
 
 -- name: events_of_stream
 SELECT e.position, e.version, (extract(epoch FROM e.recorded_at) * 1000000)::bigint, e.event_id::text, e.causation_id::text, e.stream,
-       e.topic, e.correlation_id, e.principal, e.state, e.chain
+       e.topic, e.correlation_id, e.principal, e.state, e.chain, e.event_id, e.causation_id, e.recorded_at
 FROM finaz.events AS e
 WHERE e.stream = %(stream)s
 ORDER BY e.version
@@ -46,7 +47,7 @@ SELECT p.name, p.code_version FROM finaz.projections AS p WHERE p.role = 'active
 
 -- name: events_of_category
 SELECT e.position, e.version, (extract(epoch FROM e.recorded_at) * 1000000)::bigint, e.event_id::text, e.causation_id::text, e.stream,
-       e.topic, e.correlation_id, e.principal, e.state, e.chain
+       e.topic, e.correlation_id, e.principal, e.state, e.chain, e.event_id, e.causation_id, e.recorded_at
 FROM finaz.events AS e
 WHERE e.stream >= %(first)s AND e.stream < %(beyond)s
 ORDER BY e.stream, e.version
