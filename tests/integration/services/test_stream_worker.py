@@ -17,10 +17,14 @@ from domain.runs.messages import ResultPublished
 from domain.stream.errors import PartitionsChangedError, RecoveryBlockedError
 from domain.stream.messages import Pressure, PressureEntered, RecordsOmitted
 from projections.inline import INLINE
+from projections.outbox.projection import KIND_RUN
 from services.adapters.kafka import KafkaBroker
+from services.batch_parts import WorkerSettings
 from services.broker import RECORD_BYTES_MAX
 from services.cas import DirectoryBlobStore
 from services.store.application import Log
+from services.store.stream_queue import StreamQueue
+from services.store.work_queue import OutboxQueue
 from services.stream_parts import StreamEnd, StreamEvent
 from tests.support.broker_rigs import KafkaRig
 from tests.support.brokers import RunningBroker
@@ -94,6 +98,31 @@ def test_the_fixture_reaches_the_golden(rig: StreamRig, topic: str, loads: int, 
     run_id = rig.request(topic)
     assert rig.work(run_id, checkpoint_records=50).end is StreamEnd.FINISHED
     golden(rig, run_id, counts)
+
+
+def test_who_may_be_offered_a_stream_run(rig: StreamRig, log: Log, topic: str) -> None:
+    """A server of streams, while nobody owns it: queued, handed back, or expired. A batch worker, never."""
+    publish_log(rig.broker, topic, fixture_log())
+    run_id = rig.request(topic, bounded=False)
+    streams, batches = StreamQueue(log.pool), OutboxQueue(log.pool)
+    lanes = WorkerSettings().lanes
+
+    def offered() -> bool:
+        assert batches.reserve_blocking(KIND_RUN, lanes, 10, "batch", 0.1) == []
+        return list(streams.unowned(10)) == [run_id]
+
+    assert "STREAM" not in lanes
+    assert offered()
+    stop = threading.Event()
+    thread = threading.Thread(target=rig.worker(lease_ttl_seconds=2.0).run, args=(run_id, stop))
+    thread.start()
+    rig.happenings.wait_for("stream.committed")
+    assert not offered()
+    stop.set()
+    thread.join(30)
+    assert offered()
+    assert rig.work(run_id, total_records=0).token == 2
+    assert offered()
 
 
 def test_an_owner_is_taken_over_at_its_last_commit(rig: StreamRig, topic: str) -> None:
