@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[1]
 GOLDENS = ROOT / "fixtures" / "goldens"
 TEMPLATE = "finaz_template"
 CLICKHOUSE = "FINAZ_TEST_CLICKHOUSE_DSN"
-"""Names a server whose database the tests may fill and empty; without it they use the embedded engine."""
+"""Names a server whose database the tests of one pytest process may fill and empty; without it they use the embedded engine."""
 
 hypothesis.settings.register_profile("ci", max_examples=60, deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.register_profile("dev", max_examples=60, deadline=None)
@@ -112,7 +112,15 @@ def database(postgres: str, _template: str) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The DSN of the ClickHouse of this pytest process, which can open one embedded folder only."""
-    return os.environ.get(CLICKHOUSE) or f"chdb://{tmp_path_factory.mktemp('clickhouse')}"
+    given = os.environ.get(CLICKHOUSE)
+    if given is None:
+        return f"chdb://{tmp_path_factory.mktemp('clickhouse')}"
+    with clickhouse_connect.get_client(
+        dsn=given
+    ) as client:  # what earlier runs of the tests have left is another system's
+        for table in ("feature_values", "feature_values_owner"):
+            client.command(f"DROP TABLE IF EXISTS {table}")
+    return given
 
 
 @pytest.fixture(scope="session")
