@@ -82,11 +82,11 @@ def float_texts(values: Floats) -> Texts:
     data = np.empty(len(values) * FLOAT_WIDTH, dtype=np.uint8)
     sizes = np.empty(len(values), dtype=np.int64)
     if _format_floats(values, _POWERS, data, sizes):
-        for index in np.flatnonzero(sizes < 0).tolist():
-            text = repr(float(values[index])).encode("ascii")
-            start = index * FLOAT_WIDTH
-            data[start : start + len(text)] = np.frombuffer(text, dtype=np.uint8)
-            sizes[index] = len(text)
+        left = np.flatnonzero(sizes < 0)
+        texts = [repr(value) for value in values[left].tolist()]
+        padded = "".join([text.ljust(FLOAT_WIDTH) for text in texts]).encode("ascii")
+        data.reshape(-1, FLOAT_WIDTH)[left] = np.frombuffer(padded, dtype=np.uint8).reshape(-1, FLOAT_WIDTH)
+        sizes[left] = [len(text) for text in texts]
     return _fixed(data, FLOAT_WIDTH, sizes)
 
 
