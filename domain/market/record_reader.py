@@ -34,7 +34,7 @@ def quick_event(data: bytes) -> MarketEvent | None:
         members = _decode(data)
         event_id, instrument, revision = members["event_id"], members["instrument"], members["revision"]
         time_text, available_text = members["event_time"], members["available_at"]
-    except (msgspec.DecodeError, KeyError, TypeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, KeyError, TypeError, UnicodeDecodeError, RecursionError):
         return None
     columns = _layouts.get(layout := tuple(members)) or _columns_of(layout)
     if columns is None or type(revision) is not int or not 0 <= revision <= REVISION_MAX:

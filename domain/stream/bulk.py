@@ -16,7 +16,7 @@ from domain.market.compiled import Ints
 from domain.market.line_reader import Lines, read_lines
 from domain.market.record_reader import quick_event
 from domain.market.records import MarketEvent
-from domain.stream.records import HEADER_INDEX, HEADER_LOAD, INDEX_MAX, StreamRecord, home
+from domain.stream.records import HEADER_INDEX, HEADER_LOAD, StreamRecord, home, index_of, named
 
 BULK_RECORDS_MIN: Final = 24
 """Records from which on reading them at once is quicker than one by one."""
@@ -72,14 +72,13 @@ def _loads(headers: Sequence[Mapping[str, bytes]]) -> tuple[bool, tuple[str, lis
     load_ids = {header.get(HEADER_LOAD) for header in headers}
     if not load_ids or load_ids == {None}:
         return True, None
-    texts = [header.get(HEADER_INDEX, b"") for header in headers]
-    load_id = load_ids.pop()
-    if load_ids or load_id is None or not all(map(bytes.isdigit, texts)):
+    load_id = named(load_ids.pop())
+    indices = [index for header in headers if (index := index_of(header.get(HEADER_INDEX))) is not None]
+    if load_ids or load_id is None or len(indices) < len(headers):
         return False, None
-    indices = list(map(int, texts))
-    if indices[-1] > INDEX_MAX or any(before >= after for before, after in pairwise(indices)):
+    if any(before >= after for before, after in pairwise(indices)):
         return False, None
-    return True, (load_id.decode("utf-8", "replace"), indices)
+    return True, (load_id, indices)
 
 
 def _events(

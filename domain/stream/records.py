@@ -11,11 +11,12 @@ from typing import Final
 
 import msgspec
 
-from domain.errors import FinazError, InstantInvalidError
+from domain.errors import FinazError, InstantInvalidError, NameInvalidError
+from domain.identity import NAME_BYTES_MAX
 from domain.instants import parse_instant, to_micros
 from domain.market.arrivals import partition_of
 from domain.market.record_reader import quick_event
-from domain.market.records import MarketEvent, parse_event
+from domain.market.records import MarketEvent, fast_checked_name, parse_event
 
 HEADER_KIND: Final = "kind"
 HEADER_LOAD: Final = "load_id"
@@ -25,6 +26,9 @@ HEADER_INSTANT: Final = "instant"
 """Names of headers; values are UTF-8 text. `instant` is RFC 3339: where a watermark rises to, or a gap's deadline."""
 
 INDEX_MAX: Final = 2**63 - 1
+
+INDEX_DIGITS_MAX: Final = 19
+"""Digits of the largest index; a text that is longer is never made a number, for Python refuses to from some length on."""
 
 KEYS_MAX: Final = 65_536
 """Keys whose partitions are remembered."""
@@ -66,11 +70,10 @@ class StreamRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def load(self) -> tuple[str, int] | None:
-        """(load id, index) of the publication, if the headers have both."""
-        load, index = self.headers.get(HEADER_LOAD), self.headers.get(HEADER_INDEX)
-        if load is None or index is None or not index.isdigit() or int(index) > INDEX_MAX:
-            return None
-        return load.decode("utf-8", "replace"), int(index)
+        """(load id, index) of the publication, if the headers have both. One that is no name, or no index, says nothing."""
+        load = named(self.headers.get(HEADER_LOAD))
+        index = index_of(self.headers.get(HEADER_INDEX))
+        return None if load is None or index is None else (load, index)
 
     @property
     def announcement(self) -> Announcement | None:
@@ -85,6 +88,27 @@ class StreamRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             return to_micros(parse_instant(self.headers[HEADER_INSTANT].decode("utf-8")))
         except (KeyError, UnicodeDecodeError, InstantInvalidError):
             return None
+
+
+def named(text: bytes | None) -> str | None:
+    """A header or key as a name that a state can hold; None if it is none. Different names never become one."""
+    return None if text is None or len(text) > NAME_BYTES_MAX else _named(text)
+
+
+@lru_cache(maxsize=KEYS_MAX)
+def _named(text: bytes) -> str | None:
+    try:
+        return fast_checked_name(text.decode("utf-8"), at="header")
+    except (UnicodeDecodeError, NameInvalidError):
+        return None
+
+
+def index_of(text: bytes | None) -> int | None:
+    """The index that a header has; None if it has none."""
+    if text is None or not text.isdigit() or len(text) > INDEX_DIGITS_MAX:
+        return None
+    index = int(text)
+    return index if index <= INDEX_MAX else None
 
 
 home: Final = lru_cache(maxsize=KEYS_MAX)(partition_of)

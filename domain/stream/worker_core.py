@@ -21,7 +21,7 @@ from domain.market.lanes import Lane, LaneValues, lanes_of
 from domain.market.records import MarketEvent
 from domain.stream.bulk import read_bulk
 from domain.stream.identities import Identities, differs
-from domain.stream.records import Announcement, StreamRecord, UnreadableError, readable_event
+from domain.stream.records import Announcement, StreamRecord, UnreadableError, named, readable_event
 from domain.stream.treatment import ACCEPTED as ACCEPTED
 from domain.stream.treatment import Treated as Treated
 from domain.stream.treatment import Treatment as Treatment
@@ -221,7 +221,7 @@ class StreamCore:
         return _treated(record, Treatment.CONSUMED if known is None else Treatment.REVISED, event)
 
     def _announced(self, record: StreamRecord) -> None:
-        mark, instrument = self._watermarks[record.partition], record.instrument or ""
+        mark, instrument = self._watermarks[record.partition], named(record.key)
         match record.announcement:
             case Announcement.IDLE_CONFIRMED:
                 mark.confirm_idle(record.instant)
@@ -229,9 +229,9 @@ class StreamCore:
                 mark.end()
                 for lane in self._of_partition[record.partition]:
                     self._keep(lane.plan.instrument, lane.finish())
-            case Announcement.GAP_OPEN:
+            case Announcement.GAP_OPEN if instrument is not None:
                 mark.open_gap(instrument, record.instant)
-            case Announcement.GAP_CLOSED:
+            case Announcement.GAP_CLOSED if instrument is not None:
                 mark.close_gap(instrument)
 
     def _keep(self, instrument: str, values: LaneValues) -> None:
