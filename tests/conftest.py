@@ -115,10 +115,10 @@ def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> str:
     given = os.environ.get(CLICKHOUSE)
     if given is None:
         return f"chdb://{tmp_path_factory.mktemp('clickhouse')}"
-    with clickhouse_connect.get_client(
-        dsn=given
-    ) as client:  # what earlier runs of the tests have left is another system's
-        for table in ("feature_values", "feature_values_owner"):
+    import clickhouse_connect
+
+    with clickhouse_connect.get_client(dsn=given) as client:
+        for table in ("feature_values", "feature_values_owner"):  # what earlier runs have left is another system's
             client.command(f"DROP TABLE IF EXISTS {table}")
     return given
 
