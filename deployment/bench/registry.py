@@ -31,6 +31,8 @@ BENCHMARKS: Final[Mapping[str, str]] = MappingProxyType(
         "replay": "deployment.bench.replay",
         "staging": "deployment.bench.staging",
         "stream": "deployment.bench.stream",
+        "stream-memory": "deployment.bench.stream_memory",
+        "takeover": "deployment.bench.takeover",
         "audit": "deployment.bench.audit",
         "inspection": "deployment.bench.inspection",
     }

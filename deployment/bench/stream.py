@@ -3,14 +3,14 @@
 200 000 records of some 200 bytes at scale 1, 100 keys over 4 partitions, an EMA of each key. The worker decodes, deduplicates
 by identity, applies the op, journals, and commits a checkpoint each second under its fence in PostgreSQL; the bare loop does
 nothing with what it reads. Both run in this process, one after the other, on Apache Kafka where a JDK and Maven are found, else
-on the embedded broker.
+on the embedded broker; after them those of `stream_peers.py`, in processes of their own.
 """
 
 import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -19,6 +19,7 @@ from uuid import uuid4
 from confluent_kafka import Consumer, TopicPartition
 
 from deployment.bench.figures import aim, answer, figure, ratio
+from deployment.bench.stream_peers import NOTES, READERS, Contest, Reader, Topic
 from deployment.brokers.apache import apache_kafka
 from deployment.brokers.embedded import embedded_broker
 from deployment.brokers.jars import missing
@@ -45,14 +46,21 @@ KEYS: Final = 100
 PARTITIONS: Final = 4
 TOPIC: Final = "finaz-bench.stream.v1"
 CONSUME: Final = 500
+EMA_LENGTH: Final = 20
 
 AIM_OF_BARE: Final = 0.33
 """What a loop without any of the guarantees, but with a local journal, reached (docs/benchmarks.md)."""
 
 
 def run(repeats: int, scale: float, report: Callable[[str], None]) -> dict[str, Any]:
-    """Measure worker and bare loop in turn."""
+    """Measure worker, bare loop and the peers in turn."""
+    return compare(READERS, repeats, scale, report)
+
+
+def compare(readers: Sequence[Reader], repeats: int, scale: float, report: Callable[[str], None]) -> dict[str, Any]:
+    """As `run`, against these readers; without any, only worker and bare loop are measured."""
     records = max(1000, int(RECORDS * scale))
+    contest = Contest(readers, report)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="finaz-")))
         database = stack.enter_context(EmbeddedPostgres())
@@ -63,37 +71,51 @@ def run(repeats: int, scale: float, report: Callable[[str], None]) -> dict[str, 
         log = stack.enter_context(Log(database.dsn(), INLINE))
         blobs = DirectoryBlobStore(folder / "cas")
         report(f"stream: publishing {records} records to {process.name}")
-        size = _published(broker, records)
+        size = published(broker, records)
         warm_up()
-        ours, bare, commits, grown = [], [], [], []
+        ours, bare, commits, grown, micros = [], [], [], [], []
         for number in range(repeats):
             report(f"stream: repeat {number + 1}, the bare loop")
             bare.append(records / _bare(process.bootstrap, records))
             report(f"stream: repeat {number + 1}, the worker")
-            read = _worker(log, blobs, broker, records)
+            read = worker_read(log, blobs, broker, records)
             ours.append(records / read.seconds)
-            commits.append(float(read.commits))
+            micros.append(read.cpu_seconds / records * 1e6)
+            commits.append(float(len(read.memory)))
             grown.append(read.second_half_mebibytes)
+            contest.measure(
+                Topic(
+                    bootstrap=process.bootstrap,
+                    topic=TOPIC,
+                    partitions=PARTITIONS,
+                    records=records,
+                    length=EMA_LENGTH,
+                )
+            )
         times = ratio(ours, bare)
         return answer(
             f"How fast does a worker read {records} records of {size} bytes, all of which are taken?",
             [
                 figure("worker", ours, "records/s", ratio=times),
                 figure("bare consume(500)", bare, "records/s"),
+                *contest.figures(bare),
                 figure("checkpoints of a run", commits, "commits"),
                 figure("memory grown in a run's second half", grown, "MiB"),
             ],
-            [aim("worker to bare consume(500)", times, at_least=AIM_OF_BARE)],
+            [aim("worker to bare consume(500)", times, at_least=AIM_OF_BARE), *contest.aims(ours)],
             [
                 f"{KEYS} keys, {PARTITIONS} partitions, an EMA of each; a checkpoint each second, and one at the end.",
                 "Seconds are those from the worker's first poll to its last commit: all journalled, ticks and state safe.",
+                *(NOTES if readers else ()),
+                *contest.notes,
             ],
             records=records,
-            versions={"broker": process.name},
+            processor=[figure("worker", micros, "µs/record"), *contest.processor()],
+            versions={"broker": process.name, **contest.versions},
         )
 
 
-def _published(broker: KafkaBroker, records: int) -> int:
+def published(broker: KafkaBroker, records: int) -> int:
     """Publish the records; the bytes of one."""
     broker.topics().create(TOPIC, PARTITIONS, {"cleanup.policy": "delete"})
     publisher = broker.publisher()
@@ -141,33 +163,40 @@ def _bare(bootstrap: str, records: int) -> float:
 
 
 class Read(NamedTuple):
-    """What a worker needed for all records."""
+    """What a worker needed for all records; `memory` has, for each commit, the records so far and the MiB this process held."""
 
     seconds: float
-    commits: int
-    second_half_mebibytes: float
+    cpu_seconds: float
+    memory: tuple[tuple[int, float], ...]
+
+    def mebibytes_at(self, share: float) -> float:
+        """Held at the first commit with that share of all records."""
+        return next(mebibytes for seen, mebibytes in self.memory if seen >= self.memory[-1][0] * share)
+
+    @property
+    def second_half_mebibytes(self) -> float:
+        """Grown by from the first commit beyond half of the records to the last."""
+        return self.mebibytes_at(1.0) - self.mebibytes_at(0.5)
 
 
-def _worker(log: Log, blobs: BlobStore, broker: KafkaBroker, records: int) -> Read:
+def worker_read(log: Log, blobs: BlobStore, broker: KafkaBroker, records: int) -> Read:
     """Have a worker read so many records of an endless run."""
     run_id = _requested(log, blobs, bench_flow())
-    began = 0.0
-    last = 0.0
+    began = last = began_cpu = last_cpu = 0.0
     memory: list[tuple[int, float]] = []
 
     def tell(event: StreamEvent) -> None:
-        nonlocal began, last
+        nonlocal began, last, began_cpu, last_cpu
         if event.name == "stream.reading":
-            began = time.perf_counter()
+            began, began_cpu = time.perf_counter(), time.process_time()
         if event.name == "stream.committed":
-            last = time.perf_counter()
+            last, last_cpu = time.perf_counter(), time.process_time()
             memory.append((event.records, _resident_mebibytes()))
 
     how = StreamSettings(total_records=records)
     outcome = StreamWorker(log, blobs, broker, how, f"bench_{uuid4().hex}", tell).run(run_id, threading.Event())
     assert (outcome.end, memory[-1][0]) == (StreamEnd.TOTAL_REACHED, records)
-    half = next(mebibytes for seen, mebibytes in memory if seen >= records / 2)
-    return Read(last - began, len(memory), memory[-1][1] - half)
+    return Read(last - began, last_cpu - began_cpu, tuple(memory))
 
 
 def _resident_mebibytes() -> float:
@@ -203,7 +232,7 @@ def bench_flow() -> FlowSpec:
             "id": f"ema-{number}",
             "op": "ema",
             "inputs": [{"column": "close", "instrument": key}],
-            "parameters": {"length": 20},
+            "parameters": {"length": EMA_LENGTH},
         }
         for number, key in enumerate(keys)
     ]
