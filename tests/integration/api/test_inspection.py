@@ -105,7 +105,7 @@ async def test_the_log_is_followed_live(api: ApiRig) -> None:
 
 async def test_followers_choose(api: ApiRig) -> None:
     """By topic and stream: nothing else is sent."""
-    params = {"topic": "run.requested.v1", "prefix": "run/", "after": 0}
+    params: dict[str, str | int] = {"topic": "run.requested.v1", "prefix": "run/", "after": 0}
     async with api.as_("operator").stream("GET", "/v1/events/follow", params=params) as answer:
         run_id = (await api.submit())["run_id"]
         ((_, event),) = await asyncio.wait_for(_messages(answer, 1), 20)

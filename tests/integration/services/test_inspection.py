@@ -1,6 +1,6 @@
 """Looking at a real log: streams, states at any time, what caused what, search; each by its indexes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -198,7 +198,7 @@ def test_search_finds_what_a_look_at_everything_finds(log: Log, history: list[Re
     """Each condition, and all of them together, forward and backward, page by page."""
     inspection = Inspection(log.pool)
     middle = history[len(history) // 2]
-    searches = {
+    searches: dict[Search, Callable[[Recorded], bool]] = {
         Search(): lambda e: True,
         Search(topics=("run.started.v1", "lease.granted.v1")): lambda e: (
             e.event.topic in ("run.started.v1", "lease.granted.v1")
