@@ -84,31 +84,31 @@ class Clock:
         """Whether the event's place (its cell, for an interval clock) is at or before the last tick released."""
         return self._passed is not None and self._key(event_time, event_id) <= self._passed
 
-    def accept_all(self, events: Iterable[MarketEvent]) -> None:
-        """As `accept`, each in turn."""
-        for event in events:
-            self.accept(event)
-
     def accept(self, event: MarketEvent) -> None:
         """Take an event, or a higher revision of one still held; a revision not higher changes nothing.
 
         Raises `ClockOrderError` if its place has been released: judging lateness is the caller's part.
         """
-        time, event_id = event.event_time, event.event_id
-        key = (time // self._length, "") if self._length else (time, event_id)
-        if self._passed is not None and key <= self._passed:
-            raise ClockOrderError("the event's place has been released", at=event.event_id, expected="a later event")
-        get = event.values.get
-        entry = (time, event_id, event.revision, tuple([get(column) for column in self._columns]))
-        held = self._pending.get(key)
-        if held is None:
-            if self._order and key < self._order[-1]:
-                insort(self._order, key)
-            else:
-                self._order.append(key)
-        elif entry[:3] <= held[:3]:
-            return
-        self._pending[key] = entry
+        self.accept_all((event,))
+
+    def accept_all(self, events: Iterable[MarketEvent]) -> None:
+        """As `accept`, each in turn."""
+        length, columns, passed, order, pending = self._length, self._columns, self._passed, self._order, self._pending
+        for event in events:
+            time, event_id, get = event.event_time, event.event_id, event.values.get
+            key = (time // length, "") if length else (time, event_id)
+            if passed is not None and key <= passed:
+                raise ClockOrderError("the event's place has been released", at=event_id, expected="a later event")
+            entry = (time, event_id, event.revision, tuple([get(column) for column in columns]))
+            held = pending.get(key)
+            if held is None:
+                if order and key < order[-1]:
+                    insort(order, key)
+                else:
+                    order.append(key)
+            elif entry[:3] <= held[:3]:
+                continue
+            pending[key] = entry
 
     def release(self, watermark: int) -> Ticks:
         """The ticks of event times below the watermark, or of cells that end at or below it."""

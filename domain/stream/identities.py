@@ -92,8 +92,11 @@ class Identities:
         """Remember new events, as by a `find` and an `add` of each; `watermark` is the one before the last of them."""
         if loads is not None:
             self.add_load((loads[0], loads[1][-1]))
+        by_time, put = self._by_time, self._put
         for event in events:
-            self.add(event)
+            event_id, time = event.event_id, event.event_time
+            heapq.heappush(by_time, (time, event_id))
+            put(event_id, Seen(event.instrument, time, event.revision, event.values))
         self.find("", watermark)
 
     def is_repeated(self, load: tuple[str, int]) -> bool:
