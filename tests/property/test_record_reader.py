@@ -123,3 +123,12 @@ def test_known_numbers(value: float) -> None:
     event = quick_event(data)
     assert event is not None
     assert repr(event.values["x"]) == repr(value + 0.0)
+
+
+@pytest.mark.parametrize(
+    "bad", [b"[" * 100_000, b'{"a":' * 100_000, b'{"event_id":' + b"[" * 5000 + b"]" * 5000 + b"}"]
+)
+def test_what_is_nested_too_deeply_is_left_to_the_long_way(bad: bytes) -> None:
+    """However deep: nothing, and no exception of the interpreter's."""
+    assert quick_event(bad) is None
+    assert long_way(bad) is None
