@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from domain.errors import VersionConflictError
+from domain.errors import RunFinishedError, VersionConflictError
 from domain.events import Metadata
 from domain.identity import journal_stream
 from domain.stream.journal import decide
@@ -84,8 +84,15 @@ class StreamRecords:
         return await asyncio.to_thread(self._quarantine.list, run_id, state, cursor, limit)
 
     async def request_retry(self, run_id: str, principal: str, items: Sequence[Place]) -> RetryAnswer:
-        """Ask that omitted records (none named: all) be judged again. Raises `RunNotFoundError`, `IllegalTransitionError`."""
-        await self._runs.get(run_id, principal, operates=True)
+        """Ask that omitted records (none named: all) be judged again.
+
+        Raises `RunNotFoundError`, and `RunFinishedError` for a run that nobody will work on any more.
+        """
+        run = await self._runs.folded(run_id, principal, operates=True)
+        if run.finished:
+            raise RunFinishedError(
+                f"the run has ended: {run.state.name}", at=run_id, expected="a run that has not", state=run.state.name
+            )
         command = RequestRetry(principal=principal, items=tuple(items))
         for _ in range(CONFLICT_RETRIES_MAX):
             read = await asyncio.to_thread(self._log.read_state_blocking, journal_stream(run_id), JOURNAL_FOLD)

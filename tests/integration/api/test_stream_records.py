@@ -126,6 +126,19 @@ async def test_an_operators_request_is_recorded_once_and_reaches_the_worker(api:
     assert [(row["requested"], row["retries"]) for row in shown] == [(False, 1), (False, 1), (False, 1), (False, 0)]
 
 
+async def test_nothing_is_asked_of_a_run_that_has_ended(api: ApiRig) -> None:
+    """Nobody would take it up: refused, whatever is named, and nothing is written."""
+    run_id, _ = await running(api)
+    cancelled = await api.as_().post(f"/v1/runs/{run_id}/cancel")
+    assert cancelled.json()["state"] == "CANCELLED"
+    stream = journal_stream(run_id)
+    before = (await api.log.read_streams([stream])).streams[stream]
+    for items in ([], [{"partition": PARTITION, "offset": 1}], [{"partition": PARTITION, "offset": 99}]):
+        answer = await api.as_("operator").post(f"/v1/runs/{run_id}/quarantine/retry", json={"items": items})
+        assert_problem(answer, 409, "RUN_FINISHED")
+    assert (await api.log.read_streams([stream])).streams[stream] == before
+
+
 def settle(owner: Owner) -> None:
     """The worker tries again what was asked for, in vain."""
     owner.standing = owner.checkpoints.refresh(owner.standing)
