@@ -36,22 +36,21 @@ def work_stream(
         _check(worker, run_id, topic, wanted)
         warm_up()  # before the claim: a successor's first commit must not wait for compilers
         outcome = worker.run(run_id, stop)
-        document = None
-        if (
-            outcome.token or outcome.end is StreamEnd.FINISHED
-        ):  # a stand-by that was stopped has nothing of its own to say
-            document = StreamExport(worker.log, worker.blobs).document(worker.look(run_id), outcome.token)
-        if emit is not None and document is not None:
-            write_emit(emit, document)
-    summary: dict[str, Any] = {
-        "run_id": run_id,
-        "end": outcome.end.value,
-        "state": outcome.state.value,
-        "fence_token": outcome.token,
-    }
-    if document is not None:
-        summary |= {name: document[name] for name in ("counts", "next_offsets", "verdict")}
-        summary["values_hash"] = {name: output["values_hash"] for name, output in document["outputs"].items()}
+        head, export = worker.look(run_id), StreamExport(worker.log, worker.blobs)
+        summary: dict[str, Any] = {
+            "run_id": run_id,
+            "end": outcome.end.value,
+            "state": outcome.state.value,
+            "fence_token": outcome.token,
+            "values_hash": {result.output: result.values_hash for result in head.run.results},
+            **export.progress(head),
+        }
+        # A stand-by that was stopped has nothing of its own to export.
+        if emit is not None and (outcome.token or outcome.end is StreamEnd.FINISHED):
+            document = export.document(head, outcome.token)
+            if document is not None:
+                write_emit(emit, document)
+                summary["verdict"] = document["verdict"]
     return summary
 
 

@@ -31,16 +31,20 @@ class StreamExport:
         self._blobs = blobs
         self._checkpoints = Checkpoints(log, blobs)
 
+    def progress(self, head: Head) -> dict[str, Any]:
+        """How far the run has been committed: counts and offsets, without a look at its values. Empty before the first commit."""
+        manifest = self._manifest(head)
+        if manifest is None:
+            return {}
+        return {"counts": dict(manifest.counts), "next_offsets": dict(manifest.next_offsets)}
+
     def document(self, head: Head, token: int = 0) -> dict[str, Any] | None:
         """The emit of the run as of its last commit; None if nothing was committed. Raises what restoring raises.
 
         `token` is the exporting owner's; without one it is the last owner's.
         """
-        spec = head.run.spec
-        assert spec is not None
-        partitions = self._checkpoints.standing(head.run_id).journal.partitions
-        manifest = self._checkpoints.restore(head.run_id, plan_of(spec, partitions)).manifest
-        if manifest is None:
+        manifest, spec = self._manifest(head), head.run.spec
+        if manifest is None or spec is None:
             return None
         flow = stored_flow(self._blobs, spec.flow)
         batch = final_batch(flow, self._checkpoints, manifest, None)
@@ -52,6 +56,11 @@ class StreamExport:
             token or head.run.token,
             None if judged is None else msgspec.to_builtins(judged),
         )
+
+    def _manifest(self, head: Head) -> Manifest | None:
+        assert head.run.spec is not None
+        partitions = self._checkpoints.standing(head.run_id).journal.partitions
+        return self._checkpoints.restore(head.run_id, plan_of(head.run.spec, partitions)).manifest
 
     def _judged(self, head: Head, flow: FlowSpec, manifest: Manifest, batch: FeatureBatch) -> Verdict:
         spec = head.run.spec
