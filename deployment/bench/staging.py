@@ -38,6 +38,9 @@ RUN_ROWS_MIN: Final = 50
 TRIAL_SECONDS_MAX: Final = 1800.0
 RATIO_MIN: Final = 0.5
 
+BARE: Final = 2
+"""The generation, and so the partition, of the rows of bare inserts: nobody's, and dropped before staging would sweep them."""
+
 _ADDRESS: Final = "sha256:" + "0" * 64
 
 
@@ -112,6 +115,7 @@ class _Stage:
             ours.append(runs * rows / _seconds(self._staged))
             inserts = list(self._tables(batch, runs))
             bare.append(runs * rows / _seconds(lambda: self._insert(inserts)))  # noqa: B023 - called at once
+            self._values.drop_generation(BARE)
         return ours, bare
 
     def _publish(self, rows: int, artifacts: list[str]) -> None:
@@ -164,7 +168,7 @@ class _Stage:
                 for start in range(0, len(lane), INSERT_ROWS_MAX):
                     part = slice(start, start + INSERT_ROWS_MAX)
                     columns = OutputColumns(lane.event_times[part], ids.rows(part), lane.outputs["ema"][part])
-                    yield StagedSlice(attempt, 1, f"run_{number:064x}", "ema", "fx", columns)
+                    yield StagedSlice(attempt, BARE, f"run_{number:064x}", "ema", "fx", columns)
 
         for group in grouped(slices()):
             yield arrow_of(group)
