@@ -35,9 +35,7 @@ COMMANDS: Final = {
     "audit": Place(
         _HERE + "audit:audit", "Check the log, the read models and the blobs against the events and their hashes."
     ),
-    "seal": Place(
-        _HERE + "audit:seal", "Seal the log's hash chain outside the database; make the key, verify seals."
-    ),
+    "seal": Place(_HERE + "audit:seal", "Seal the log's hash chain outside the database; make the key, verify seals."),
     "projection": Place(
         _HERE + "projections:projection", "See how far the read models are; pause, resume, stop, skip, rebuild one."
     ),

@@ -140,7 +140,8 @@ class OrphanRecovery:
 def wanted_of(run: Run, now: datetime) -> tuple[Event, ...]:
     """What becomes of a run that nobody holds a live lease on, at `now`: nothing, for one that waits in time or has ended."""
     if run.state is RunState.RUNNING:
-        if run.spec is not None and run.spec.mode is Mode.STREAM:  # the next owner takes it over, if it is not due to end
+        if run.spec is not None and run.spec.mode is Mode.STREAM:
+            # Its next owner takes it over, if it is not due to end.
             return decide(run, EndIfDue(run.token), now)
         return decide(run, RequeueRun(token=run.token, reason=RequeueReason.ORPHANED), now)
     if run.state is RunState.QUEUED:
