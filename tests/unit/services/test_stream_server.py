@@ -1,4 +1,4 @@
-"""The stream server: no more runs than slots, runs that fail are left alone for a growing time, and all are handed back at the end."""
+"""The stream server: no more runs than slots; runs that fail are left alone for a growing time; all are handed back at the end."""
 
 import threading
 from collections.abc import Callable, Sequence
