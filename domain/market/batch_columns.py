@@ -90,8 +90,8 @@ def output_columns(data: bytes, output: str, rows_max: int = SLICE_ROWS) -> Iter
     key = np.frombuffer(canonical(output), dtype=np.uint8)
     while at < len(data) - 1:
         room = min(rows_max, (len(data) - at) // TICK_BYTES_MIN + 1)
-        numbers = np.zeros((4, room), dtype=np.int64)  # event_time, id's start and size, the size of a value left over
-        values, starts = np.zeros(room, dtype=np.float64), np.zeros(room, dtype=np.int64)
+        numbers = np.empty((4, room), dtype=np.int64)  # event_time, id's start and size, the size of a value left over
+        values, starts = np.empty(room, dtype=np.float64), np.empty(room, dtype=np.int64)
         after, rows, escaped = _read_ticks(raw, at, fixed, bounds, key, POWERS, numbers, starts, values)
         if after < 0:
             raise SnapshotInvalidError("no tick of a FeatureBatch", at=f"byte {-after - 1}", expected=FORMAT)
