@@ -52,6 +52,13 @@ class RecordSource(Protocol):
         """How many partitions the topic had when the source was opened; they are numbered from 0."""
         ...
 
+    def identity(self) -> str:
+        """What the broker calls the topic that has this name now: another, once it was deleted and made again.
+
+        Empty if the broker gives topics no identity. Raises `BrokerUnavailableError`, `TopicMissingError`, both soon.
+        """
+        ...
+
     def marks(self) -> Mapping[int, Marks]:
         """The marks of every partition, asked of the broker now; a record whose flush has returned is below `high`.
 

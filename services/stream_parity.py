@@ -30,7 +30,7 @@ from domain.market.snapshot import parse_manifest
 from domain.runs.aggregate import Run
 from domain.runs.messages import Mode, RunSpec
 from domain.stream.errors import BrokerUnavailableError, PartitionsChangedError, RecoveryBlockedError, TopicMissingError
-from domain.stream.messages import RecordsLate, RecordsOmitted, RecordsRetried
+from domain.stream.messages import RecordsLate, RecordsOmitted, RecordsRetried, SourceOpened
 from domain.stream.records import StreamRecord
 from domain.stream.reread import EVENTS_MAX, Reread
 from domain.stream.treatment import Treatment
@@ -136,7 +136,7 @@ class StreamParity:
         looked = Reread(flow, manifest.plan.partitions, manifest.plan.limits, *places_of(journal))
         for event in self._continued(run.spec, flow):
             looked.begin_with(event)
-        findings, accepted = self._second_look(run.spec.topic, looked, manifest, recorded)
+        findings, accepted = self._second_look(run.spec.topic, looked, manifest, recorded, identity_in(journal))
         source = None
         if run.spec.snapshot:
             source = source_events(self._blobs, run.spec.snapshot, to_micros(run.spec.as_of), flow)
@@ -166,11 +166,11 @@ class StreamParity:
         yield from source_events(self._blobs, before.snapshot, to_micros(before.as_of), flow)
 
     def _second_look(
-        self, topic: str, reread: Reread, manifest: Manifest, recorded: Sequence[MarketEvent]
+        self, topic: str, reread: Reread, manifest: Manifest, recorded: Sequence[MarketEvent], identity: str
     ) -> tuple[TopicFindings, Sequence[MarketEvent]]:
         records = 0
         try:
-            for record in self._records(topic, manifest):
+            for record in self._records(topic, manifest, identity):
                 reread.take(record)
                 records += 1
         except _OUT_OF_REACH as error:
@@ -188,7 +188,7 @@ class StreamParity:
         )
         return findings, accepted
 
-    def _records(self, topic: str, manifest: Manifest) -> Iterator[StreamRecord]:
+    def _records(self, topic: str, manifest: Manifest, identity: str) -> Iterator[StreamRecord]:
         """The records from the run's start to the end of its last cut, each partition's in order."""
         if self._broker is None:
             raise TopicMissingError("no broker is configured here", at=topic, expected="FINAZ_KAFKA_BOOTSTRAP")
@@ -196,11 +196,19 @@ class StreamParity:
         try:
             source = broker.source(topic)
             try:
+                if identity and source.identity() not in ("", identity):
+                    raise TopicMissingError("it was deleted and made again", at=topic, expected=f"topic {identity}")
                 yield from records_between(source, _numbered(manifest.start_offsets), _numbered(manifest.next_offsets))
             finally:
                 source.close()
         finally:
             broker.close()
+
+
+def identity_in(journal: Iterable[Recorded]) -> str:
+    """What the broker called the topic that the run opened; empty if that is not known."""
+    opened = (recorded.event for recorded in journal if isinstance(recorded.event, SourceOpened))
+    return next((event.source_identity for event in opened), "")
 
 
 def places_of(journal: Iterable[Recorded]) -> tuple[set[tuple[int, int]], set[tuple[int, int]], set[tuple[int, int]]]:

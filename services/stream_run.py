@@ -129,6 +129,7 @@ class Ownership:
         session.standing = restored.standing
         if not session.standing.journal.source:
             self._open(reading)
+        reading.check_opened()
         journal = session.standing.journal
         core = StreamCore(flow, reading.partitions, self._settings.limits)
         facts = _restored(core, restored)
@@ -160,6 +161,7 @@ class Ownership:
         Behind a batch it begins at the high-water marks: what is there already was the batch's.
         """
         session = self._session
+        identity = reading.identity()
         marks = reading.marks()
         behind = bool(session.spec.continues)
         opened = SourceOpened(
@@ -170,6 +172,7 @@ class Ownership:
             marks={str(p): mark.high for p, mark in sorted(marks.items())} if session.spec.bounded else None,
             owner=self._tools.claimant.owner,
             token=session.token,
+            source_identity=identity,
         )
         session.record(opened)
         session.say("stream.opened", start_offsets=opened.start_offsets, marks=opened.marks)
@@ -181,6 +184,7 @@ class Ownership:
             self._keeper.check()
             self._keeper.tick()
             if progress.at_marks or (progress.marks is None and progress.core.ended):
+                reading.check_identity()
                 return self._finish(progress)
             if self._stop.is_set():
                 return self._hand_back(progress, StreamEnd.STOPPED)
@@ -225,6 +229,8 @@ class Ownership:
         return self._tools.monotonic() - self._committed_at >= self._settings.checkpoint_seconds
 
     def _commit(self, progress: Progress, gauge: PressureGauge | None = None) -> None:
+        assert self._reading is not None, "what is committed was read"
+        self._reading.check_identity()
         self._session.commit(progress.cut())
         self._records_since = 0
         self._committed_at = self._tools.monotonic()

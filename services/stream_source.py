@@ -1,14 +1,15 @@
 """The source as an ownership reads it: opened, assigned, polled, paused, paced.
 
-What must stay true: a broker that is away ends nothing for a bounded time, and nothing is lost meanwhile; a partition that a
-bounded run has read to its mark is not read on; pauses are declared, so the lease lives through them. Nothing is written here.
+What must stay true: records of another topic that took the name are not committed, where the broker tells topics apart; a broker
+that is away ends nothing for a bounded time, and nothing is lost meanwhile; a partition that a bounded run has read to its mark is
+not read on; pauses are declared, so the lease lives through them. Nothing is written here.
 """
 
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from domain.stream.errors import BrokerUnavailableError
+from domain.stream.errors import BrokerUnavailableError, RecoveryBlockedError, TopicMissingError
 from services.broker import Marks, Polled, RecordSource
 from services.stream_parts import AWAY_DELAY_SECONDS, PACE_SLICE_SECONDS
 from services.stream_session import Session
@@ -39,6 +40,34 @@ class Reading:
     def marks_now(self) -> Mapping[int, Marks]:
         """As `marks`, without patience."""
         return self._source.marks()
+
+    def identity(self) -> str:
+        """What the broker calls the topic now; empty if it does not say."""
+        return self._session.patiently(self._source.identity)
+
+    def check_identity(self) -> None:
+        """Before a commit: what was read is of the topic that the run opened. Raises `RecoveryBlockedError`.
+
+        Ids do not come back, so one look behind the last record vouches for all before it. A topic that is missing, or a broker
+        that is away, is told by polls.
+        """
+        try:
+            self._same(self._source.identity())
+        except (BrokerUnavailableError, TopicMissingError) as error:
+            self._session.say("stream.away", error=error)
+
+    def check_opened(self) -> None:
+        """The same before the first record, with patience."""
+        self._same(self.identity())
+
+    def _same(self, found: str) -> None:
+        expected = self._session.standing.journal.source_identity
+        if expected and found and found != expected:
+            raise RecoveryBlockedError(
+                f"the topic was deleted and made again: it is {found} now",
+                at=self._session.spec.topic,
+                expected=f"the topic that the run opened, {expected}",
+            )
 
     def assign(self, next_offsets: Mapping[int, int]) -> None:
         """Read on from here. Raises `RecoveryBlockedError`, `PartitionsChangedError`, …"""

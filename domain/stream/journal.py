@@ -82,6 +82,7 @@ class Journal(msgspec.Struct, frozen=True, gc=False):
     partitions: int = 0
     start_offsets: Mapping[str, int] = {}
     marks: Mapping[str, int] | None = None
+    source_identity: str = ""
     pressure: Pressure = Pressure.FLOWING
     omitted: Mapping[str, Kept] = {}
 
@@ -144,6 +145,7 @@ def evolve(journal: Journal, event: Event) -> Journal:
                 "partitions": event.partitions,
                 "start_offsets": event.start_offsets,
                 "marks": event.marks,
+                "source_identity": event.source_identity,
             }
         case RecordsOmitted():
             changes = {"omitted": _with_omitted(journal, event)}

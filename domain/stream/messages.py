@@ -84,7 +84,10 @@ class RequestRetry(msgspec.Struct, frozen=True, kw_only=True):
 
 @registered
 class SourceOpened(Event, frozen=True, kw_only=True):
-    """The run reads its topic from these offsets on; `marks` are the high-water marks at which a bounded run ends."""
+    """The run reads its topic from these offsets on; `marks` are the high-water marks at which a bounded run ends.
+
+    `source_identity` is what the broker calls this very topic, empty where it gives topics no identity.
+    """
 
     topic: ClassVar[str] = "journal.source_opened.v1"
     run_id: str
@@ -94,6 +97,7 @@ class SourceOpened(Event, frozen=True, kw_only=True):
     marks: dict[str, int] | None
     owner: str
     token: int
+    source_identity: str = ""
 
 
 @registered

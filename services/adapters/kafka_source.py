@@ -88,6 +88,10 @@ class KafkaSource:
         self._check_partitions()
         return self._topics.marks(self._topic, self.partitions)
 
+    def identity(self) -> str:
+        """The id of the topic that has the name now."""
+        return self._topics.identity_of(self._topic, PROBE_SECONDS_MAX)
+
     def assign(self, next_offsets: Mapping[int, int]) -> None:
         """Read on from exactly these offsets."""
         if set(next_offsets) != set(range(self.partitions)):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, but not in words that mypy counts
     AdminClient,
     ClusterMetadata,
@@ -22,7 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, b
     TopicMetadata,
 )
 
-from domain.stream.errors import BrokerUnavailableError, TopicMissingError
+from domain.stream.errors import BrokerRefusedError, BrokerUnavailableError, TopicMissingError
 from services.adapters.kafka_errors import LOG, typed_errors
 from services.broker import Marks, TopicDescription
 
@@ -99,6 +99,22 @@ class KafkaTopics:
         """How many partitions the topic has, led or not; None if it does not exist. Raises `BrokerUnavailableError`."""
         topic = self._listed(name, timeout_seconds)
         return None if topic is None else len(topic.partitions)
+
+    def identity_of(self, name: str, timeout_seconds: float) -> str:
+        """The id that the broker gave the topic when it was made; empty if it gives none, or does not tell it.
+
+        Raises `TopicMissingError`, `BrokerUnavailableError`.
+        """
+        wanted = TopicCollection([name])
+        try:
+            found = self._done(
+                name, lambda client: client.describe_topics(wanted, request_timeout=timeout_seconds)[name]
+            )
+        except BrokerRefusedError:
+            return ""
+        number = found.topic_id
+        known = number.get_most_significant_bits() or number.get_least_significant_bits()
+        return str(number) if known else ""
 
     def _led(self, name: str) -> int:
         """How many partitions of the topic have a leader, and so can be written and read."""

@@ -149,6 +149,28 @@ def test_a_deleted_topic_is_gone(rig: Rig) -> None:
     rig.broker.topics().delete(name)
 
 
+def test_a_topic_made_again_is_another(rig: Rig) -> None:
+    """By its identity, which stays as long as the topic does; a broker that gives none never does. Asking makes no topic."""
+    name = f"conformance-{uuid4()}"
+    rig.broker.topics().create(name, 1, SETTINGS)
+    source = rig.broker.source(name)
+    first = source.identity()
+    publish(rig, name, (0, b"a"))
+    assert source.identity() == first
+    rig.broker.topics().delete(name)
+    with pytest.raises(TopicMissingError):
+        source.identity()
+    assert rig.broker.topics().describe(name) is None
+    rig.broker.topics().create(name, 1, SETTINGS)
+    again = rig.broker.source(name)
+    assert again.identity() == source.identity()
+    assert bool(again.identity()) == bool(first)
+    assert not first or again.identity() != first
+    source.close()
+    again.close()
+    rig.broker.topics().delete(name)
+
+
 # ------------------------------------------------------------------------------------------------ records
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from uuid import uuid4
 
 from domain.stream.errors import (
     BrokerRefusedError,
@@ -39,6 +40,7 @@ class Partition:
 class Topic:
     settings: dict[str, str]
     partitions: list[Partition]
+    identity: str
 
 
 class MemoryBroker:
@@ -73,7 +75,8 @@ class MemoryBroker:
                 raise BrokerRefusedError("a topic has at least one partition", at=name)
             if unknown := sorted(set(settings) - set(DEFAULTS)):
                 raise BrokerRefusedError(f"unknown settings: {', '.join(unknown)}", at=name)
-            self._topics[name] = Topic({**DEFAULTS, **settings}, [Partition() for _ in range(partitions)])
+            made = [Partition() for _ in range(partitions)]
+            self._topics[name] = Topic({**DEFAULTS, **settings}, made, str(uuid4()))
 
     def describe(self, name: str) -> TopicDescription | None:
         with self._changed:
@@ -170,6 +173,10 @@ class MemorySource:
     def marks(self) -> Mapping[int, Marks]:
         with self._broker.lock:
             return {number: Marks(held.low, held.high) for number, held in enumerate(self._held())}
+
+    def identity(self) -> str:
+        with self._broker.lock:
+            return self._broker.topic(self._topic).identity
 
     def assign(self, next_offsets: Mapping[int, int]) -> None:
         with self._broker.lock:

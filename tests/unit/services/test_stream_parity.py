@@ -66,7 +66,7 @@ def test_a_source_that_is_not_known(rig: StreamRig) -> None:
     assert judged(rig, ended(rig)).verdict.kind is VerdictKind.EQUAL_TO_ACCEPTED
 
 
-@pytest.mark.parametrize("how", ["retention", "deleted", "away", "none", "partitions"])
+@pytest.mark.parametrize("how", ["retention", "deleted", "made again", "away", "none", "partitions"])
 def test_a_topic_that_cannot_be_read_again_is_said(rig: StreamRig, how: str) -> None:
     """The verdict is over what the run recorded; that the topic was not looked into stands beside it, with the reason."""
     run_id = ended(rig, snapshot=rig.snapshot(), as_of=INSTANT)
@@ -77,6 +77,9 @@ def test_a_topic_that_cannot_be_read_again_is_said(rig: StreamRig, how: str) -> 
         broker.delete_records(TOPIC, 3, 2)
     elif how == "deleted":
         broker.delete(TOPIC)
+    elif how == "made again":
+        broker.delete(TOPIC)
+        publish_log(broker, TOPIC, fixture_log(), 20)
     elif how == "away":
         broker.available = False
     elif how == "partitions":

@@ -471,10 +471,10 @@ def test_a_claim_whose_answer_is_lost_is_one_claim(thirteen: StreamRig) -> None:
 # ------------------------------------------------------------------------------------------------ what stops it
 
 
-def blocked(rig: StreamRig, run_id: str, error: type[FinazError]) -> None:
+def blocked(rig: StreamRig, run_id: str, error: type[FinazError], **settings: Any) -> None:
     """The worker stops with the error; why is recorded, the lease given back, the run goes on when it is put right."""
     with pytest.raises(error):
-        rig.work(run_id)
+        rig.work(run_id, **settings)
     word = rig.of(run_id, PressureEntered)[-1]
     assert word.state is Pressure.RECOVERY_BLOCKED
     assert word.reason.startswith(f"{error.code}: ")
@@ -537,6 +537,54 @@ def test_a_broker_that_lost_data_stops_the_worker(thirteen: StreamRig) -> None:
     run_id = stopped_at(thirteen, 290)
     topic(thirteen).lose(TOPIC, 3, 100)
     blocked(thirteen, run_id, RecoveryBlockedError)
+
+
+def remade(rig: StreamRig) -> None:
+    """The topic is deleted, made again, and has more records than any run has read."""
+    topic(rig).delete(TOPIC)
+    publish_log(rig.broker, TOPIC, fixture_log(), 20)
+
+
+def test_a_topic_made_again_between_owners_stops_the_next(thirteen: StreamRig) -> None:
+    """`RECOVERY_BLOCKED`: its offsets are other records, though it has them all."""
+    run_id = stopped_at(thirteen)
+    before = thirteen.topics(run_id).count(CheckpointCommitted.topic)
+    remade(thirteen)
+    blocked(thirteen, run_id, RecoveryBlockedError)
+    assert thirteen.topics(run_id).count(CheckpointCommitted.topic) == before
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_a_topic_made_again_under_a_worker_is_not_committed(rig: StreamRig, bounded: bool) -> None:
+    """What was read of the topic that took the name goes neither into a checkpoint nor into a result."""
+    publish_log(rig.broker, TOPIC, fixture_log(), 13)
+    run_id = rig.request(bounded=bounded)
+    done = threading.Event()
+
+    def remake(event: StreamEvent) -> None:
+        if event.name == "stream.committed" and not done.is_set():
+            done.set()
+            remade(rig)
+
+    rig.happenings.on = remake
+    blocked(rig, run_id, RecoveryBlockedError, checkpoint_records=50)
+    assert rig.topics(run_id).count(CheckpointCommitted.topic) == 1
+    assert not rig.of(run_id, ResultPublished)
+
+
+def test_a_broker_that_tells_no_topics_apart_stops_nothing(
+    thirteen: StreamRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither from the beginning nor from some owner on."""
+    run_id = stopped_at(thirteen)
+    monkeypatch.setattr(MemorySource, "identity", lambda source: "")
+    thirteen.work(run_id)
+    golden(thirteen, run_id, THIRTEEN_COUNTS, 2)
+    run_id = thirteen.request()
+    thirteen.work(run_id, total_records=100)
+    monkeypatch.undo()
+    thirteen.work(run_id)
+    golden(thirteen, run_id, THIRTEEN_COUNTS, 2)
 
 
 def test_a_topic_that_is_not_there_is_not_made(rig: StreamRig) -> None:
