@@ -69,7 +69,7 @@ CONFLICT_RETRIES_MAX: Final = 8
 """Times that a commit is made again because an operator's request came into the journal in between."""
 
 STORE_AT_ONCE_MIN: Final = 16
-"""Blobs of one kind in a commit from which on several are stored at once."""
+"""Blobs of a commit from which on several are stored at once: each waits for the disk, and they can wait together."""
 
 STORE_THREADS_MAX: Final = 8
 """Threads that store them."""
@@ -108,9 +108,10 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
 class Checkpoints:
     """The use cases of a run's checkpoints, for the owner of its lease."""
 
-    def __init__(self, log: CheckpointLog, blobs: BlobStore) -> None:
+    def __init__(self, log: CheckpointLog, blobs: BlobStore, store_threads: int = STORE_THREADS_MAX) -> None:
         self._log = log
         self._blobs = blobs
+        self._store_threads = store_threads
 
     # ---------------------------------------------------------------- restore
 
@@ -175,10 +176,11 @@ class Checkpoints:
         Raises `StaleFenceError` when overtaken (nothing was written but blobs), `VersionConflictError` at a stream of the caller's
         `extra`, `StoreUnavailableError` with the outcome unknown: then make the very same commit again, or restore.
         """
-        self._store_all(tuple(cut.blocks.values()))
+        kept = [encode_quarantined(plan_of(standing).source, one.record) for one in quarantined(cut)]
+        state, *quarantine = self._store_all([canonical(cut.state), *kept, *cut.blocks.values()])
         stored = _Stored(
-            effects.store_blob(self._blobs, canonical(cut.state)),
-            self._store_all([encode_quarantined(plan_of(standing).source, one.record) for one in quarantined(cut)]),
+            state,
+            tuple(quarantine[: len(kept)]),
             self._store_segments(cut, standing.manifest.sink if standing.manifest else SinkRef()),
         )
         for _ in range(CONFLICT_RETRIES_MAX):
@@ -257,9 +259,9 @@ class Checkpoints:
     def _store_all(self, blobs: Sequence[bytes]) -> tuple[str, ...]:
         """Store them; many at once, since a topic may be full of what cannot be read. Their addresses in order."""
         store = partial(effects.store_blob, self._blobs)
-        if len(blobs) < STORE_AT_ONCE_MIN:
+        if len(blobs) < STORE_AT_ONCE_MIN or self._store_threads == 1:
             return tuple(map(store, blobs))
-        with ThreadPoolExecutor(STORE_THREADS_MAX, thread_name_prefix="finaz-checkpoint") as threads:
+        with ThreadPoolExecutor(self._store_threads, thread_name_prefix="finaz-checkpoint") as threads:
             return tuple(threads.map(store, blobs))
 
     def _store_segments(self, cut: Cut, sink: SinkRef) -> SinkRef:

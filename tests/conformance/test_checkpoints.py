@@ -218,6 +218,7 @@ def test_many_records_are_set_aside_in_one_commit(tmp_path: Path) -> None:
     """Several items and events, stored side by side, each under its own address; one that cannot be stored fails the commit."""
     log, blobs = MemoryLog(), DirectoryBlobStore(tmp_path)
     who = owner(log, blobs)
+    who.checkpoints = Checkpoints(log, blobs)
     count = ITEMS_MAX + STORE_AT_ONCE_MIN
     for offset in range(count):
         who.progress.take(StreamRecord(partition=3, offset=offset, key=INSTRUMENT.encode(), value=b"%d" % offset))

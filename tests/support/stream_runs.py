@@ -80,7 +80,7 @@ class Owner:
         limits: StreamLimits = DEFAULT_LIMITS,
         marks: Mapping[int, int] | None = None,
     ) -> None:
-        self.checkpoints = Checkpoints(log, blobs)
+        self.checkpoints = Checkpoints(log, blobs, store_threads=1)  # in an order that tests can count on
         self.fence = fence
         self.marks = marks
         self.restored: Restored = self.checkpoints.restore(fence.resource, plan_of(flow, limits))

@@ -67,7 +67,7 @@ class Worker:
         self.progress: Progress
         self.standing: Standing
         self.renew_at = 0.0
-        self.checkpoints = Checkpoints(simulation.database, simulation.blobs)
+        self.checkpoints = Checkpoints(simulation.database, simulation.blobs, store_threads=1)
 
     def step(self) -> float:
         """One step. Raises `CrashedError` where the process dies, `StaleFenceError` where it finds itself overtaken."""
