@@ -29,8 +29,10 @@ def work_stream(
 ) -> dict[str, Any]:
     """Work on the run to where it ends or is handed back; a summary as plain data, and the emit if one is wanted.
 
-    Raises what `StreamWorker.run` raises, and `InputError` for a flow or topic that is not the run's.
+    Raises what `StreamWorker.run` raises, and `InputError` for a flow or topic that is not the run's, or an emit into no folder.
     """
+    if emit is not None and not emit.absolute().parent.is_dir():  # told before hours of work, not behind them
+        raise InputError("there is no such folder", at="--emit", expected="a file in a folder that is there")
     wanted = flow_address(parse_flow(parse(flow.read_bytes())))
     with stopping() as stop, stream_worker(settings, how, group) as worker:
         _check(worker, run_id, topic, wanted)

@@ -90,6 +90,11 @@ def test_a_run_is_owned_by_hand(place: Place) -> None:
         refused = place.work("--emit", str(emit), **options)
         assert refused.returncode == 1
         assert json.loads(refused.stderr.splitlines()[-1])["at"] == where
+    refused = place.work("--emit", str(place.folder / "nowhere" / "out.json"))
+    assert (refused.returncode, json.loads(refused.stderr)["at"]) == (
+        1,
+        "--emit",
+    )  # nothing was claimed: the token stays 1
     stopped = place.work("--once-n", "100", "--checkpoint-every", "30", "--emit", str(emit))
     assert stopped.returncode == 0, stopped.stderr
     assert json.loads(stopped.stdout)["end"] == "TOTAL_REACHED"
