@@ -52,10 +52,16 @@ class PartitionWatermark:
         return at_least(greatest_before(self._seen, event_times) - self._lateness, self.at)
 
     def confirm_idle(self, instant: int | None) -> None:
-        """The source says that there is nothing before `instant` any more (None: it only says that it is idle)."""
+        """The source says that there is nothing before `instant` any more (None: it only says that it is idle).
+
+        It is event time that has passed, as an event's would be: it ends gaps whose deadline it reaches, and while another is open
+        it is kept until that closes. Else a source that falls silent inside a gap would hold its last ticks for ever.
+        """
         self.idle = True
-        if instant is not None and not self._gaps:
-            self.at = max(self.at, instant)
+        if instant is not None:
+            self._seen = max(self._seen, instant + self._lateness)
+            self._expire_gaps()
+            self._advance()
 
     def close_before(self, instant: int) -> None:
         """What is before the instant is past, whatever was seen of this partition."""

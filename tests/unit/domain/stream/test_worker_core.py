@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deployment.fixture_files import fixture_path
@@ -20,7 +20,7 @@ from domain.market.pipeline import execute_events
 from domain.market.records import MarketEvent, encode_event
 from domain.stream.identities import LOADS_MAX, Identities
 from domain.stream.records import StreamRecord
-from domain.stream.watermark import GAPS_MAX, PartitionWatermark
+from domain.stream.watermark import GAPS_MAX, NEVER, PartitionWatermark
 from domain.stream.worker_core import ACCEPTED, StreamCore, StreamLimits, Treated, Treatment
 from tests.unit.domain.market.test_arrivals import SNAPSHOT, fixture_log, random_events
 
@@ -247,6 +247,38 @@ def test_silence_moves_nothing_and_announcements_do_what_they_say() -> None:
     core.process(announcement("PAUSE"))
     assert at() == 450
     assert core.counts[Treatment.OMITTED] == 6
+
+
+@given(
+    steps=st.lists(st.tuples(st.sampled_from(["event", "idle", "open", "close"]), st.integers(0, 40)), max_size=30),
+    lateness=st.integers(0, 5),
+)
+@example(steps=[("event", 10), ("open", 20), ("idle", 30)], lateness=2)
+@example(steps=[("event", 10), ("open", 20), ("idle", 15), ("close", 0)], lateness=2)
+def test_a_source_that_falls_silent_inside_a_gap_holds_nothing_for_ever(
+    steps: list[tuple[str, int]], lateness: int
+) -> None:
+    """A confirmed instant is event time that has passed: it ends gaps that it reaches, and is not lost while another is open."""
+    mark, passed, before = PartitionWatermark(lateness), NEVER, NEVER
+    for what, instant in steps:
+        if what == "event":
+            mark.see(instant)
+            passed = max(passed, instant - lateness)
+        elif what == "idle":
+            mark.confirm_idle(instant)
+            passed = max(passed, instant)
+        elif what == "open":
+            mark.open_gap("a", instant)
+        else:
+            mark.close_gap("a")
+        assert before <= mark.at <= passed
+        before = mark.at
+        again = PartitionWatermark(lateness)
+        again.restore(mark.state_document())
+        again.close_gap("a")
+        assert again.at == passed
+    mark.confirm_idle(50)
+    assert mark.at == 50
 
 
 def test_the_end_of_a_partition_releases_its_rest() -> None:
