@@ -6,6 +6,8 @@ What must stay true: whatever ends a command has a code, a place if there is one
 from http import HTTPStatus
 from typing import Any
 
+import msgspec
+
 from domain.errors import FinazError, InfrastructureError, InputError, RefusedError
 
 
@@ -77,10 +79,6 @@ def sentence(problem: dict[str, Any]) -> str:
 
 
 def _plain(context: dict[str, Any]) -> dict[str, Any]:
-    """Attributes of an error as JSON: what is not plain is shown as text."""
+    """Attributes of an error as JSON, as the API shows them: what has no form in JSON is shown as text."""
     reserved = {"code", "detail", "status", "type", "title"}
-    return {
-        name: value if isinstance(value, (bool, int, float, str)) or value is None else str(value)
-        for name, value in context.items()
-        if name not in reserved
-    }
+    return {name: msgspec.to_builtins(value, enc_hook=str) for name, value in context.items() if name not in reserved}
