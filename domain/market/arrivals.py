@@ -10,17 +10,18 @@ is applied and says to which records. Pure: a crash leaves nothing.
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from json.encoder import encode_basestring
 from typing import Any, Final
 
 import msgspec
 
 from domain.canonical import canonical
-from domain.instants import format_micros
-from domain.market.errors import RunTooLargeError
+from domain.instants import format_micros, to_micros
+from domain.market.errors import RunTooLargeError, ScheduleInvalidError
 from domain.market.faults import ANNOUNCED, Fault, FaultKind, FaultSchedule, check_events, schedule_address
 from domain.market.faults import FORMAT as SCHEDULE_FORMAT
-from domain.market.records import MarketEvent, encode_event
+from domain.market.records import REVISION_MAX, MarketEvent, encode_event
 
 FORMAT: Final = "FINAZ_ARRIVALS_V1"
 
@@ -36,6 +37,7 @@ EVENT: Final = "EVENT"
 """The kind of a record that is no announcement."""
 
 _MICROS: Final = 1_000_000
+_LAST: Final = to_micros(datetime.max.replace(tzinfo=UTC))
 _MURMUR_SEED: Final = 0x9747B28C
 _MURMUR_M: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF
@@ -100,7 +102,8 @@ def arrival_log(
     """The log of the events (in the order of their snapshot, whose address is `snapshot`) that were available at `as_of`.
 
     `progress` is called now and then, and may raise to leave. Raises `ScheduleInvalidError` for a schedule that names an event that
-    doesn't take part, `RunTooLargeError` for more records than `ARRIVALS_MAX`.
+    doesn't take part, or moves one beyond what an instant or a revision can be, `RunTooLargeError` for more records than
+    `ARRIVALS_MAX`.
     """
     return encoded_log(((event, encode_event(event)) for event in events), as_of, schedule, snapshot, progress)
 
@@ -233,7 +236,7 @@ def _drafted(
     touched: list[Fault] = []
     for fault in faults:
         if fault.kind is FaultKind.DELAY:
-            event = _later(event, fault.parameters["seconds"])
+            event = _later(event, fault)
             value = encode_event(event)
             touched.append(fault)
     revised = [fault for fault in faults if fault.kind is FaultKind.REVISION and is_last]
@@ -271,12 +274,23 @@ def _event_draft(event: MarketEvent, value: bytes, place: tuple[int, int], fault
     return _Draft(event.available_at, place, event.instrument, event, value, EVENT, 0, faults)
 
 
-def _later(event: MarketEvent, seconds: int) -> MarketEvent:
-    return msgspec.structs.replace(event, available_at=event.available_at + seconds * _MICROS)
+def _later(event: MarketEvent, fault: Fault) -> MarketEvent:
+    available_at = event.available_at + fault.parameters["seconds"] * _MICROS
+    if available_at > _LAST:
+        raise ScheduleInvalidError(
+            f"{fault.kind.value} of {fault.event} moves it beyond the year 9999",
+            at=fault.event,
+            expected="fewer seconds",
+        )
+    return msgspec.structs.replace(event, available_at=available_at)
 
 
 def _revised(event: MarketEvent, fault: Fault) -> MarketEvent:
-    later = _later(event, fault.parameters["seconds"])
+    later = _later(event, fault)
+    if event.revision >= REVISION_MAX:
+        raise ScheduleInvalidError(
+            f"{fault.event} has the highest revision there is", at=fault.event, expected="an event that can be revised"
+        )
     return msgspec.structs.replace(
         later, revision=event.revision + 1, values={**event.values, **fault.parameters["values"]}
     )

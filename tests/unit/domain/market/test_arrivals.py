@@ -24,7 +24,7 @@ from domain.market.faults import (
     schedule_address,
     schedule_body,
 )
-from domain.market.records import MarketEvent, parse_event
+from domain.market.records import REVISION_MAX, MarketEvent, parse_event
 
 AS_OF = to_micros(parse_instant("2026-01-06T00:00:00Z"))
 SNAPSHOT = "sha256:" + "5" * 64
@@ -122,6 +122,28 @@ def test_only_what_was_available_takes_part_before_faults() -> None:
     with pytest.raises(ScheduleInvalidError) as refused:
         arrival_log(fixture_events(), as_of, fixture_schedule(), SNAPSHOT)
     assert refused.value.at == "$.faults[0].event"
+
+
+@pytest.mark.parametrize("kind", [FaultKind.DELAY, FaultKind.REVISION])
+@pytest.mark.parametrize(("revision", "left"), [(0, 0), (0, 5 * SECOND), (REVISION_MAX, 5 * SECOND)])
+def test_no_fault_makes_what_no_record_can_be(kind: FaultKind, revision: int, left: int) -> None:
+    """At the end of time and of revisions, a fault gives a log whose records can be read, or a schedule that is refused."""
+    last = to_micros(parse_instant("9999-12-31T23:59:59.999999Z"))
+    event = MarketEvent(
+        event_id="e", instrument="a", event_time=0, available_at=last - left, revision=revision, values={"close": 1.0}
+    )
+    parameters: dict[str, Any] = {"seconds": 5} | ({"values": {}} if kind is FaultKind.REVISION else {})
+    schedule = FaultSchedule(seed=1, faults=(Fault(event="e", kind=kind, parameters=parameters),))
+    possible = left >= 5 * SECOND and (kind is FaultKind.DELAY or revision < REVISION_MAX)
+    if not possible:
+        with pytest.raises(ScheduleInvalidError) as refused:
+            arrival_log([event], last, schedule, SNAPSHOT)
+        assert refused.value.at == "e"
+        return
+    log = arrival_log([event], last, schedule, SNAPSHOT)
+    assert [parse_event(arrival.value) for arrival in log.arrivals if arrival.value] == [
+        arrival.event for arrival in log.arrivals
+    ]
 
 
 def body(*faults: dict[str, Any], **changes: Any) -> dict[str, Any]:
