@@ -173,7 +173,11 @@ def test_a_stream_may_know_its_source_or_not() -> None:
     assert (alone.topic, alone.bounded, alone.snapshot) == ("arrivals", True, "")
     assert parse_run_body(stream(bounded=True, continues="", snapshot="")) == alone
     known = parse_run_body(stream(snapshot=SNAPSHOT, as_of=AS_OF))
-    others = [known, parse_run_body(stream(bounded=False)), parse_run_body(stream(bounded=False, continues="run_" + "0" * 64))]
+    others = [
+        known,
+        parse_run_body(stream(bounded=False)),
+        parse_run_body(stream(bounded=False, continues="run_" + "0" * 64)),
+    ]
     for one in (alone, *others):
         assert body_hash_of(one) == address_of(body_value(one))
     assert len({body_hash_of(one) for one in (alone, *others)}) == 4
