@@ -1,18 +1,22 @@
-"""Is everything there that events point to? Each address once: present, and hashing to its address.
+"""Is everything there that events point to, and what those blobs point to in turn? Each address once: present, and hashing to it.
 
-What must stay true: a blob counts as right only if its bytes were read and hashed; a store that is away is no finding but the end
+What must stay true: what a publication was computed from and what a stream would be restored from are followed to the last blob;
+a blob counts as right only if its bytes were read and hashed; a store that is away is no finding but the end
 of the audit (`InfrastructureError`): it could not check. Holds the addresses of one part of the streams.
 """
 
 from collections.abc import Iterator
 from typing import Any, Final
 
+import msgspec
+
 from domain.canonical import parse
+from domain.checkpoints.manifest import parse_checkpoint
 from domain.checkpoints.messages import CheckpointCommitted
 from domain.errors import BlobCorruptError, BlobMissingError, FinazError
 from domain.events import Event, Recorded
 from domain.folds import key_of
-from domain.jobs.messages import JobSucceeded
+from domain.jobs.messages import JobAwaitsConfirmation, JobFailed, JobSucceeded
 from domain.runs.aggregate import Run
 from domain.runs.messages import ResultPublished
 from domain.stream.messages import RecordsOmitted
@@ -20,8 +24,25 @@ from services.audit.findings import FindingKind, Findings
 from services.audit.streams import StreamsCheck
 from services.ports import BlobStore
 
-_NAMING: Final = frozenset({ResultPublished, CheckpointCommitted, RecordsOmitted, JobSucceeded})
+_NAMING: Final = frozenset(
+    {ResultPublished, CheckpointCommitted, RecordsOmitted, JobSucceeded, JobFailed, JobAwaitsConfirmation}
+)
 """The events that name blobs."""
+
+_SNAPSHOT: Final = "snapshot"
+_CHECKPOINT: Final = "manifest"
+_STATE: Final = "stream's state"
+_SEGMENT: Final = "stream's segment"
+"""Roles of blobs that name others."""
+
+
+class _Link(msgspec.Struct, gc=False):
+    """What of a segment of a stream's sink is looked at: the one before it."""
+
+    previous: str | None = None
+
+
+_LINK: Final = msgspec.json.Decoder(_Link)
 
 
 def addresses_of(event: Event, state: Any) -> Iterator[tuple[str, str]]:
@@ -35,14 +56,36 @@ def addresses_of(event: Event, state: Any) -> Iterator[tuple[str, str]]:
             yield "artifact", event.result.artifact
             yield "flow", event.result.flow
             if isinstance(state, Run) and state.spec is not None:
-                yield "snapshot", state.spec.snapshot
+                yield _SNAPSHOT, state.spec.snapshot
+            for address in event.result.inputs:
+                yield "input", address
         case CheckpointCommitted():
-            yield "manifest", event.manifest
+            yield _CHECKPOINT, event.manifest
         case RecordsOmitted():
             for item in event.items:
                 yield "quarantined record", item.quarantine or ""
-        case JobSucceeded():
+        case JobSucceeded() | JobFailed() | JobAwaitsConfirmation():
             yield "report", event.report or ""
+
+
+def named_by(role: str, data: bytes) -> Iterator[tuple[str, str]]:
+    """(role, address) of what a blob of this role names; nothing for bytes that are no such document (their reader will say so)."""
+    try:
+        if role == _SNAPSHOT:
+            for chunk in parse(data)["chunks"]:
+                yield "snapshot's chunk", chunk["address"]
+        elif role == _CHECKPOINT:
+            manifest = parse_checkpoint(data, role)
+            yield _STATE, manifest.state
+            yield from (("side input", address) for address in manifest.side_inputs)
+            yield _SEGMENT, manifest.sink.head or ""
+        elif role == _STATE:
+            for identities in parse(data)["identities"]:
+                yield from (("block of identities", address) for address in identities["blocks"])
+        elif role == _SEGMENT:
+            yield _SEGMENT, _LINK.decode(data).previous or ""
+    except (FinazError, msgspec.DecodeError, msgspec.ValidationError, LookupError, TypeError):
+        return
 
 
 class BlobsCheck:
@@ -58,6 +101,7 @@ class BlobsCheck:
         self._accepted = accepted
         self._blobs = blobs
         self._wanted: dict[str, tuple[str, Recorded]] = {}
+        self._followed: set[str] = set()
         self.written_off = Findings()
         self.checked = 0
 
@@ -75,14 +119,19 @@ class BlobsCheck:
                 self._wanted[address] = (role, recorded)
 
     def check(self) -> Iterator[int]:
-        """Read and hash each; how many are done, now and then."""
+        """Read and hash each, and what they name; how many are done, now and then."""
         for address, (role, recorded) in self._wanted.items():
-            data = self._read(address, role, recorded)
-            if data is not None and role == "snapshot":
-                for chunk in _chunks(data):
-                    self._read(chunk, "snapshot's chunk", recorded)
-            yield self.checked
+            waiting = [(role, address)]
+            while waiting:
+                role, address = waiting.pop()
+                data = self._read(address, role, recorded)
+                for further in named_by(role, data) if data is not None else ():
+                    if further[1] and further[1] not in self._wanted and further[1] not in self._followed:
+                        self._followed.add(further[1])
+                        waiting.append(further)
+                yield self.checked
         self._wanted.clear()
+        self._followed.clear()
 
     def _read(self, address: str, role: str, recorded: Recorded) -> bytes | None:
         self.checked += 1
@@ -99,19 +148,9 @@ class BlobsCheck:
         (self.written_off if lost else self._findings).add(
             kind,
             address,
-            f"the {role} that {recorded.stream} version {recorded.version} names",
+            f"the {role} that {recorded.stream} version {recorded.version} names or needs",
             actual,
             position=recorded.position,
             version=recorded.version,
         )
         return None
-
-
-def _chunks(data: bytes) -> Iterator[str]:
-    """The addresses of a snapshot manifest's chunks; nothing for what is no manifest (its reader will say so)."""
-    try:
-        manifest: Any = parse(data)
-        for chunk in manifest["chunks"]:
-            yield chunk["address"]
-    except (FinazError, LookupError, TypeError):
-        return
