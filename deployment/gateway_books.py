@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import msgspec
 
+from domain.purchases.identity import refund_key_of
 from domain.purchases.messages import GatewayAnswer, Operation, Outcome
 from services.gateway import ChargeRequest, RefundRequest
 
@@ -56,7 +57,9 @@ class Books:
     def __init__(self, file: Path | None = None, told: Told | None = None) -> None:
         self.charges: dict[str, Entry] = {}
         self.refunds: dict[str, Entry] = {}
-        """By intent."""
+        """By intent; the refund of a second charge by its own key."""
+        self.second_charges: dict[str, Entry] = {}
+        """By intent: what a gateway does that breaks its promise (`charge_again`)."""
         self.calls: list[tuple[str, str]] = []
         self.told = told
         self._file = file
@@ -135,17 +138,19 @@ class Books:
         with self._lock:
             self.calls.append(("refund", request.intent_id))
             behaviour = self._behaviour("refund", request.intent_id)
-            known = self.refunds.get(request.intent_id)
+            name = _refund_name(request.intent_id, request.refund_key)
+            known = self.refunds.get(name)
             silent = behaviour.startswith("timeout") or behaviour in ("late", "not_found_early")
             if known is not None:
                 return unknown(Operation.REFUND) if silent else _said(Operation.REFUND, known)
             charge = self.charges.get(request.intent_id)
-            if charge is None or charge.outcome != Outcome.SUCCEEDED.value or behaviour == "decline":
+            second = name != request.intent_id and request.intent_id not in self.second_charges
+            if second or charge is None or charge.outcome != Outcome.SUCCEEDED.value or behaviour == "decline":
                 return GatewayAnswer(operation=Operation.REFUND, outcome=Outcome.DECLINED, detail="refused")
             if behaviour in ("timeout_before", "late"):
                 return unknown(Operation.REFUND)
             entry = _entry("re", request.refund_key, request.amount_minor, request.currency, behaviour)
-            self._do("refund", request.intent_id, entry)
+            self._do("refund", name, entry)
             if silent:
                 return unknown(Operation.REFUND)
             answer = _said(Operation.REFUND, entry)
@@ -153,6 +158,24 @@ class Books:
             self.tell(request.intent_id, answer)
             self.tell(request.intent_id, answer)
         return answer
+
+    def find_refund(self, refund_key: str) -> GatewayAnswer:
+        """One question what became of a refund."""
+        with self._lock:
+            intent_id = refund_key.removeprefix(refund_key_of(""))
+            self.calls.append(("find_refund", intent_id))
+            entry = self.refunds.get(intent_id) or self.refunds.get(refund_key)
+            if entry is None:
+                return GatewayAnswer(operation=Operation.REFUND, outcome=Outcome.NOT_FOUND)
+            return _said(Operation.REFUND, entry)
+
+    def charge_again(self, intent_id: str) -> None:
+        """Break the promise: charge an intent that was charged a second time (at most), and tell."""
+        with self._lock:
+            first = self.charges[intent_id]
+            entry = self.second_charges.get(intent_id) or msgspec.structs.replace(first, gateway_id=f"ch2_{intent_id}")
+            self._do("second_charge", intent_id, entry)
+        self.tell(intent_id, _said(Operation.CHARGE, entry))
 
     def settle_late(self) -> list[str]:
         """Do now what was put off (`late`): the intents charged."""
@@ -182,13 +205,17 @@ class Books:
 
     def _apply(self, change: dict[str, Any]) -> None:
         entry = msgspec.convert({name: change[name] for name in Entry.__struct_fields__}, Entry)
-        books = self.charges if change["operation"] == "charge" else self.refunds
+        books = {"charge": self.charges, "second_charge": self.second_charges}.get(change["operation"], self.refunds)
         books.setdefault(change["intent_id"], entry)
 
 
 def unknown(operation: Operation, detail: str = "no answer") -> GatewayAnswer:
     """An answer that never came."""
     return GatewayAnswer(operation=operation, outcome=Outcome.UNKNOWN, detail=detail)
+
+
+def _refund_name(intent_id: str, refund_key: str) -> str:
+    return refund_key if refund_key == refund_key_of(intent_id, 2) else intent_id
 
 
 def _entry(prefix: str, key: str, amount_minor: int, currency: str, behaviour: str) -> Entry:

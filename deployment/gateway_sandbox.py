@@ -85,11 +85,15 @@ def make_sandbox(books: Books, api_key: str, hang_seconds: float = HANG_SECONDS)
     async def refund(data: JSONBody[dict[str, Any]]) -> Response[Any]:
         return await answered(lambda: books.refund(msgspec.convert(data, RefundRequest)))
 
+    @get("/v1/refunds/{refund_key:str}")
+    async def find_refund(refund_key: FromPath[str]) -> Response[Any]:
+        return await answered(lambda: books.find_refund(refund_key))
+
     def guard(connection: Any, _: Any) -> None:
         if connection.headers.get("authorization") != f"Bearer {api_key}":
             raise HTTPException(status_code=401)
 
-    handlers = [charge, find_charge, refund, *_controls(books)]
+    handlers = [charge, find_charge, refund, find_refund, *_controls(books)]
     return Litestar(route_handlers=handlers, guards=[guard], openapi_config=None, logging_config=None)
 
 

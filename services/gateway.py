@@ -23,12 +23,13 @@ class ChargeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefundRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Give back what was charged under the intent, once per `refund_key`."""
+    """Give back what was charged under the intent, once per `refund_key`. `charge_id` is the gateway's own, "" if not known."""
 
     intent_id: str
     refund_key: str
     amount_minor: int
     currency: str
+    charge_id: str = ""
 
 
 class Gateway(Protocol):
@@ -44,6 +45,10 @@ class Gateway(Protocol):
 
     def refund(self, request: RefundRequest) -> GatewayAnswer:
         """Refund, or be told what became of the refund of this key."""
+        ...
+
+    def find_refund(self, refund_key: str) -> GatewayAnswer:
+        """What became of the refund of this key; `NOT_FOUND` as for a charge. Asking refunds nothing."""
         ...
 
 

@@ -34,9 +34,9 @@ def intent_id_of(purchase_id: str) -> str:
     return ("int_" + purchase_id)[:INTENT_CHARACTERS_MAX]
 
 
-def refund_key_of(intent_id: str) -> str:
-    """The refund's own key, derived from the intent."""
-    return "refund_" + intent_id
+def refund_key_of(intent_id: str, number: int = 1) -> str:
+    """The refund's own key, derived from the intent; a further charge under one intent is refunded under a further number."""
+    return f"refund_{intent_id}" if number == 1 else f"refund_{intent_id}_{number}"
 
 
 def notice_id_of(purchase_id: str, name: str) -> str:

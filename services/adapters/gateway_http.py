@@ -6,7 +6,8 @@ not answered is the saga's to reconcile. A webhook counts only with a right HMAC
 now, so that neither a stranger nor a recording of an old one is heard.
 
 `POST /v1/charges` and `/v1/refunds` answer 200 with `{"id", "status", "amount_minor", "currency"}`, `status` being `succeeded`
-or `declined`; `GET /v1/charges/{intent}` the same, or 404. The header `Gateway-Signature` is `t=SECONDS,v1=HEX`.
+or `declined`; `GET /v1/charges/{intent}` and `/v1/refunds/{key}` the same, or 404. The header `Gateway-Signature` is
+`t=SECONDS,v1=HEX`.
 """
 
 import hashlib
@@ -88,6 +89,10 @@ class HttpGateway:
     def refund(self, request: RefundRequest) -> GatewayAnswer:
         """See `Gateway`."""
         return self._call(Operation.REFUND, "POST", "/v1/refunds", request.refund_key, msgspec.to_builtins(request))
+
+    def find_refund(self, refund_key: str) -> GatewayAnswer:
+        """See `Gateway`."""
+        return self._call(Operation.REFUND, "GET", f"/v1/refunds/{quote(refund_key, safe='')}", "", None)
 
     def _call(self, operation: Operation, method: str, path: str, key: str, body: Any) -> GatewayAnswer:
         headers = {"idempotency-key": key} if key else {}

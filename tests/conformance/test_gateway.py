@@ -86,6 +86,41 @@ def test_a_refund_is_made_once_and_only_of_a_charge(pair: Pair) -> None:
     assert len(books.refunds) == 1
 
 
+def test_what_became_of_a_refund_is_told_and_asking_refunds_nothing(pair: Pair) -> None:
+    """Not there before it is done, whatever was answered then; the same refund afterwards, each under its own key."""
+    gateway, books = pair
+    charge(gateway)
+    assert gateway.find_refund("refund_int_1").outcome is Outcome.NOT_FOUND
+    books.script("int_1", "refund:timeout_before,timeout_after")
+    for done in (False, True):
+        assert refund(gateway).outcome is Outcome.UNKNOWN
+        assert (gateway.find_refund("refund_int_1").outcome is Outcome.SUCCEEDED) is done
+    found = gateway.find_refund("refund_int_1")
+    assert (found.operation, found.amount_minor, found.gateway_id) == (
+        Operation.REFUND,
+        4500,
+        refund(gateway).gateway_id,
+    )
+    assert gateway.find_refund("refund_int_1_2").outcome is Outcome.NOT_FOUND
+    assert len(books.refunds) == 1
+
+
+def test_a_second_charge_is_refunded_under_a_key_of_its_own(pair: Pair) -> None:
+    """A gateway that charged an intent twice gives both back, each once, and no third."""
+    gateway, books = pair
+    charge(gateway)
+    second = RefundRequest(
+        intent_id="int_1", refund_key="refund_int_1_2", amount_minor=4500, currency="EUR", charge_id="ch2_int_1"
+    )
+    assert gateway.refund(second).outcome is Outcome.DECLINED  # there was but one charge
+    books.charge_again("int_1")
+    first, further = refund(gateway), gateway.refund(second)
+    assert first.outcome is further.outcome is Outcome.SUCCEEDED
+    assert first.gateway_id != further.gateway_id
+    assert (refund(gateway), gateway.refund(second)) == (first, further)
+    assert gateway.find_refund("refund_int_1_2") == further
+
+
 def test_told_twice_before_the_reply(pair: Pair) -> None:
     """Two webhooks, then the reply."""
     gateway, books = pair
