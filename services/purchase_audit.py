@@ -12,7 +12,7 @@ import msgspec
 
 from domain.events import Event
 from domain.purchases.deal import PAYMENT_SUCCEEDED, RESERVATION_CANCELLED
-from domain.purchases.identity import intent_id_of
+from domain.purchases.identity import intent_id_of, refund_key_of
 from domain.purchases.ledger import Account, fold_account
 from domain.purchases.messages import NoticePosted, Outcome
 from domain.purchases.saga import Saga, SagaState, fold_saga
@@ -97,8 +97,10 @@ def _of_books(saga: Saga, reservation: Reservation, account: Account) -> Iterato
         yield f"charged: the saga says {saga.charged}, the ledger {account.charged}"
     if saga.state is SagaState.CONFIRMED and (not account.charged or account.refunded):
         yield "confirmed without a charge that stands"
-    if saga.state is SagaState.COMPENSATED and account.charged != account.refunded:
+    if saga.state is SagaState.COMPENSATED and (account.charged != account.refunded or saga.owed):
         yield "compensated with a charge that was not refunded"
+    if saga.state is SagaState.CONFIRMED and saga.owed:
+        yield "confirmed with a second charge that was not refunded"
     sold = reservation.state is ReservationState.SOLD
     if sold != (saga.state is SagaState.CONFIRMED):
         yield f"the reservation is {reservation.state.value}, the saga {saga.state.value}"
@@ -124,7 +126,8 @@ def _of_notices(saga: Saga, streams: dict[str, list[Event]]) -> Iterator[str]:
 
 def _of_gateway(saga: Saga, account: Account, gateway: Gateway) -> Iterator[str]:
     answer = gateway.find_charge(saga.intent_id)
-    if answer.outcome is Outcome.UNKNOWN:
+    refund = gateway.find_refund(refund_key_of(saga.intent_id)) if answer.outcome is not Outcome.UNKNOWN else answer
+    if refund.outcome is Outcome.UNKNOWN:
         yield "the gateway does not answer about it"
         return
     charged = answer.outcome in (Outcome.SUCCEEDED, Outcome.OTHER_AMOUNT)
@@ -132,3 +135,7 @@ def _of_gateway(saga: Saga, account: Account, gateway: Gateway) -> Iterator[str]
         yield f"charged: the gateway says {charged}, the ledger {account.charged}"
     elif charged and (answer.amount_minor, answer.currency) != (account.amount_minor, saga.currency):
         yield f"the gateway charged {answer.amount_minor} {answer.currency}, the ledger has {account.amount_minor}"
+    refunded = refund.outcome in (Outcome.SUCCEEDED, Outcome.OTHER_AMOUNT)
+    by_hand = account.refunded and "" in saga.refunds  # an operator's word: it went under no key of ours
+    if refunded != account.refunded and not by_hand:
+        yield f"refunded: the gateway says {refunded}, the ledger {account.refunded}"

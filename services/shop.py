@@ -114,7 +114,7 @@ class Shop:
         return Page(tuple(map(_summary, page.items)), page.next_cursor, page.position)
 
     async def stuck(self, age_seconds: float, limit: int) -> tuple[PurchaseSummary, ...]:
-        """Purchases that have been in a state that is no end for so long, the longest first."""
+        """Purchases that have been in a state that is no end, or at an end with an alert, for so long, the longest first."""
         found = await asyncio.to_thread(self._purchases.stuck, age_seconds, limit)
         return tuple(_summary(row, age) for row, age in found)
 

@@ -5,7 +5,9 @@ freed, what is told to others, the next state) follows in the same append, until
 on. So no crash can leave a charge recorded without its entry, or a purchase confirmed without its seats.
 
 What must stay true: every event of a stream stands under that stream's next version, so whoever decided on what is no longer so
-is refused whole; COMPENSATED comes with the refund's entry, or without a charge recorded, never otherwise. Pure.
+is refused whole; COMPENSATED comes when every recorded charge has a recorded refund, with the refund's entry in the same append.
+The ledger has one charge and one refund of an intent: of a further charge, which the gateway promised not to make, and its refund
+the evidence tells, and an alert. Pure.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -219,7 +221,8 @@ class _Work:
             self._finish_sale(now)
         if self.saga.state is SagaState.PAYMENT_FAILED:
             self.tell(move(CompensationBegun, self.saga, now, "PAYMENT_FAILED"))
-        if self.saga.state is SagaState.COMPENSATION_PENDING and self.account.charged == self.account.refunded:
+        agreed = self.account.charged == self.account.refunded
+        if self.saga.state is SagaState.COMPENSATION_PENDING and agreed and not self.saga.owed:
             self._compensate(now)
 
     def _finish_sale(self, now: datetime) -> None:
@@ -235,10 +238,11 @@ class _Work:
 
     def _compensate(self, now: datetime) -> None:
         saga = self.saga
-        if self.reservation.holds:
-            self.release(SAGA_COMPENSATED)
+        held = self.reservation.holds
         if self.reservation.state is not ReservationState.CANCELLED:
             self.reserve(ReservationCancelled(purchase_id=saga.purchase_id, reason=SAGA_COMPENSATED))
+            if held:
+                self.release(SAGA_COMPENSATED)
             self.notify(RESERVATION_CANCELLED, SAGA_COMPENSATED, now)
         self.tell(move(PurchaseCompensated, saga, now))
 
@@ -265,7 +269,7 @@ def _of(work: _Work, command: PurchaseCommand, now: datetime) -> None:
         case AttemptReconciliation(attempt=attempt) if saga.state is SagaState.UNKNOWN:
             if attempt >= saga.reconcile_attempts:  # the same attempt again after a crash is still that attempt
                 work.tell(ReconciliationAttempted(attempt=attempt, **ids))
-        case AttemptRefund() if saga.state is SagaState.COMPENSATION_PENDING and saga.charged and not saga.refunded:
+        case AttemptRefund() if saga.state is SagaState.COMPENSATION_PENDING and saga.owed:
             work.tell(RefundAttempted(attempt=saga.refund_attempts + 1, **ids))
         case RecordEvidence():
             work.tell(*follow_evidence(saga, _evidence(saga, command, now), now))
@@ -329,7 +333,8 @@ def _settled(saga: Saga, command: SettlePurchase, now: datetime) -> Iterator[Eve
         raise BodyInvalidError("a note is needed", at="$.note", expected=f"1 to {NOTE_CHARACTERS_MAX} characters")
     refund = command.settlement is Settlement.REFUNDED
     needed = SagaState.COMPENSATION_PENDING if refund else SagaState.UNKNOWN_EXPIRED
-    if saga.state is not needed or (refund and not saga.charged):
+    ended = saga.state in (SagaState.CONFIRMED, SagaState.COMPENSATED)
+    if not (saga.alerts if refund and ended else saga.state is needed and (not refund or saga.owed)):
         raise RefusedError(
             f"a purchase that is {saga.state.value} cannot be settled so", at=saga.purchase_id, expected=needed.value
         )
@@ -343,6 +348,8 @@ def _settled(saga: Saga, command: SettlePurchase, now: datetime) -> Iterator[Eve
     if command.settlement is Settlement.NOT_CHARGED:
         yield move(PaymentFailed, saga, now, "OPERATOR")
         return
+    if refund and not saga.owed:
+        return  # what the alerts were about has been put right
     answer = GatewayAnswer(
         operation=Operation.REFUND if refund else Operation.CHARGE,
         outcome=Outcome.SUCCEEDED,

@@ -71,8 +71,9 @@ def dues_of(event: Event) -> tuple[Due, ...]:
                 return ()
             due_at = _after(event.decided_at, RECONCILE_DELAYS_SECONDS[event.attempt])
             return (Due(Action.RECONCILE, due_at, event.attempt + 1),)
-        case EvidenceRecorded(operation=Operation.REFUND) if event.outcome is not Outcome.SUCCEEDED and event.attempt:
-            delay = REFUND_DELAYS_SECONDS[min(event.attempt, len(REFUND_DELAYS_SECONDS)) - 1]
+        case EvidenceRecorded(operation=Operation.REFUND) if event.outcome is Outcome.SUCCEEDED or event.attempt:
+            # Behind a refund that was the last one owed stands COMPENSATED, which clears this.
+            delay = REFUND_DELAYS_SECONDS[min(max(event.attempt, 1), len(REFUND_DELAYS_SECONDS)) - 1]
             return (Due(Action.REFUND, _after(event.decided_at, delay), event.attempt + 1),)
         case CompensationBegun():
             return (

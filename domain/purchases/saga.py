@@ -5,7 +5,8 @@ What must stay true:
     charge beats DECLINED and "not found".
   * An unknown charge is reconciled, never compensated blind: only an answer that is believed, or an operator, leads out of UNKNOWN.
   * "Not found" is believed only when the grace period since the last attempt is over.
-  * COMPENSATED needs a refund for a recorded charge, in its own append (`domain.purchases.deal` sees to it).
+  * COMPENSATED needs a refund for every recorded charge, in its own append (`domain.purchases.deal` sees to it). One intent has one
+    charge if the gateway keeps its promise; each further one, known by its gateway id, is owed a refund of its own.
 Instants come in as arguments, by the business clock. Pure.
 """
 
@@ -113,8 +114,22 @@ AWAITING: Final = (_S.PENDING, _S.UNKNOWN, _S.UNKNOWN_EXPIRED)
 """States in which it is not known whether the buyer was charged."""
 
 
+LASTING: Final = (Alert.OTHER_AMOUNT.value, Alert.UNEXPECTED_REFUND.value)
+"""Alerts that an end of the purchase does not end, only an operator's word; another round of compensation has the others anew."""
+
+
+def lasting(alerts: Iterable[str]) -> tuple[str, ...]:
+    """The alerts that stand at an end."""
+    return tuple(name for name in alerts if name in LASTING)
+
+
 class Saga(msgspec.Struct, frozen=True):
-    """State of one purchase. `round` counts how often it was compensated: a mail of an earlier round is corrected by the next."""
+    """State of one purchase.
+
+    `charges` and `refunds` are the gateway's ids of those that are recorded, all over the purchase's amount; `""` stands for one
+    that was told without an id (by an operator), until an id turns up. `disputed`: a charge over another amount is recorded.
+    `round` counts how often it was compensated: a mail of an earlier round is corrected by the next.
+    """
 
     state: SagaState = SagaState.ABSENT
     purchase_id: str = ""
@@ -131,14 +146,30 @@ class Saga(msgspec.Struct, frozen=True):
     last_attempt_at: datetime | None = None
     reconcile_attempts: int = 0
     refund_attempts: int = 0
-    charged: bool = False
-    charge_gateway_id: str = ""
-    refunded: bool = False
+    charges: tuple[str, ...] = ()
+    refunds: tuple[str, ...] = ()
+    disputed: bool = False
     compensating_since: datetime | None = None
     round: int = 0
     alerts: tuple[str, ...] = ()
     seen: tuple[str, ...] = ()
     mails: tuple[str, ...] = ()
+
+    @property
+    def charged(self) -> bool:
+        """Whether a charge is recorded, refunded or not."""
+        return bool(self.charges)
+
+    @property
+    def refunded(self) -> bool:
+        """Whether a refund is recorded for every charge, and there is one."""
+        return bool(self.refunds) and len(self.refunds) >= len(self.charges)
+
+    @property
+    def owed(self) -> int:
+        """How many recorded charges are still to be refunded; one pays for the seats, unless the purchase comes to nothing."""
+        kept = 0 if self.state in (SagaState.COMPENSATION_PENDING, SagaState.COMPENSATED) else 1
+        return max(0, len(self.charges) - len(self.refunds) - kept)
 
     @property
     def mail_due(self) -> str | None:
@@ -160,9 +191,13 @@ def evolve(saga: Saga, event: Event) -> Saga:
             return _begun(state, event)
         case CompensationBegun():
             return msgspec.structs.replace(saga, state=state, compensating_since=event.decided_at)
+        case PurchaseConfirmed():
+            return msgspec.structs.replace(saga, state=state, alerts=lasting(saga.alerts))
         case PurchaseCompensated():
-            # Another round has alerts of its own.
-            return msgspec.structs.replace(saga, state=state, compensating_since=None, round=saga.round + 1, alerts=())
+            kept = lasting(saga.alerts)
+            return msgspec.structs.replace(
+                saga, state=state, compensating_since=None, round=saga.round + 1, alerts=kept
+            )
     return msgspec.structs.replace(saga, state=state)
 
 
@@ -195,15 +230,36 @@ def _remembering(saga: Saga, event: Event) -> Saga:
             return changed(saga, alerts=_with(saga.alerts, event.alert.value))
         case MailRecorded():
             return changed(saga, mails=_with(saga.mails, event.mail))
+        case PurchaseSettled():
+            return changed(saga, alerts=())  # they were for whoever has settled it
         case EvidenceRecorded():
-            saga = changed(saga, seen=_with(saga.seen, identity_of(event)))
-            if event.outcome is not Outcome.SUCCEEDED:
-                return saga
-            if event.operation is Operation.REFUND:
-                return changed(saga, refunded=True)
-            first = saga.charge_gateway_id or event.gateway_id
-            return changed(saga, charged=True, charge_gateway_id=first)
+            return _counting(changed(saga, seen=_with(saga.seen, identity_of(event))), event)
     return saga
+
+
+def _counting(saga: Saga, event: EvidenceRecorded) -> Saga:
+    """The charges and refunds that are recorded with the evidence; an operator's word of refunds is about all that were owed."""
+    changed = msgspec.structs.replace
+    charge = event.operation is Operation.CHARGE
+    if event.outcome is Outcome.OTHER_AMOUNT and charge:
+        return changed(saga, disputed=True)
+    if event.outcome is not Outcome.SUCCEEDED:
+        return saga
+    if charge:
+        return changed(saga, charges=_learned(saga.charges, event.gateway_id))
+    if event.source is Source.OPERATOR:
+        return changed(saga, refunds=(*saga.refunds, *[""] * saga.owed))
+    return changed(saga, refunds=_learned(saga.refunds, event.gateway_id))
+
+
+def _learned(ids: tuple[str, ...], gateway_id: str) -> tuple[str, ...]:
+    """The ids with one more, each once; an id that turns up may be that of one that was told without."""
+    if gateway_id in ids:
+        return (*ids, "") if not gateway_id else ids
+    if "" not in ids:
+        return (*ids, gateway_id)
+    place = ids.index("")
+    return (*ids[:place], gateway_id, *ids[place + 1 :])
 
 
 def _with(names: tuple[str, ...], name: str) -> tuple[str, ...]:
@@ -212,10 +268,10 @@ def _with(names: tuple[str, ...], name: str) -> tuple[str, ...]:
 
 
 def identity_of(evidence: EvidenceRecorded) -> str:
-    """What makes two pieces of evidence the same: an answer that ends nothing is told apart by the attempt that it answers."""
-    final = evidence.outcome is Outcome.SUCCEEDED or (
-        evidence.outcome is Outcome.DECLINED and evidence.operation is Operation.CHARGE
-    )
+    """What makes two pieces of evidence the same: an answer that ends nothing, or names nothing, is told apart by its attempt."""
+    charge = evidence.operation is Operation.CHARGE
+    done = evidence.outcome is Outcome.SUCCEEDED and (charge or evidence.gateway_id)
+    final = done or (evidence.outcome is Outcome.DECLINED and charge)
     asked = () if final else (evidence.source.value, evidence.attempt)
     told = (evidence.gateway_id, evidence.amount_minor, evidence.currency)
     return "|".join(map(str, (evidence.operation.value, evidence.outcome.value, *told, *asked)))
@@ -242,34 +298,52 @@ def follow_evidence(saga: Saga, evidence: EvidenceRecorded, now: datetime) -> tu
         events.append(evidence)
     match evidence.outcome:
         case Outcome.SUCCEEDED if saga.charged:
-            if evidence.gateway_id and saga.charge_gateway_id not in ("", evidence.gateway_id):
-                events += alert(saga, Alert.SECOND_CHARGE, evidence.gateway_id, now)
-            else:
-                return ()
+            return _of_further_charge(saga, evidence, now)
         case Outcome.SUCCEEDED if saga.state in AWAITING:
             events.append(move(PaymentReceived, saga, now, evidence.source.value))
         case Outcome.SUCCEEDED if saga.state is SagaState.COMPENSATED:
             events.append(move(CompensationBegun, saga, now, "LATE_CHARGE"))
-        case Outcome.DECLINED if saga.state in AWAITING and not saga.charged:
+        case Outcome.DECLINED if saga.state in AWAITING and not saga.disputed:
             events.append(move(PaymentFailed, saga, now, "DECLINED"))
         case Outcome.OTHER_AMOUNT:
             events += alert(saga, Alert.OTHER_AMOUNT, f"{evidence.amount_minor} {evidence.currency}", now)
             events += _inconclusive(saga, evidence, now)
-        case Outcome.NOT_FOUND if saga.state is SagaState.UNKNOWN and _grace_is_over(saga, now):
+        case Outcome.NOT_FOUND if saga.state is SagaState.UNKNOWN and not saga.disputed and _grace_is_over(saga, now):
             events.append(move(PaymentFailed, saga, now, "NOT_FOUND"))
-        case Outcome.NOT_FOUND | Outcome.UNKNOWN:
+        case Outcome.DECLINED | Outcome.NOT_FOUND | Outcome.UNKNOWN:
             events += _inconclusive(saga, evidence, now)
     return tuple(events)
 
 
-def _of_refund(saga: Saga, evidence: EvidenceRecorded, now: datetime) -> tuple[Event, ...]:
-    if identity_of(evidence) in saga.seen or (saga.refunded and evidence.outcome is Outcome.SUCCEEDED):
+def _of_further_charge(saga: Saga, evidence: EvidenceRecorded, now: datetime) -> tuple[Event, ...]:
+    """A charge beside a recorded one: the same again, its id learned, or a second one, which the gateway promised not to make.
+
+    A second one is refunded where nothing is sold. Where seats are, an operator is asked first: if the gateway has only told one
+    charge under two names, a refund would take back the one that pays for them.
+    """
+    if not evidence.gateway_id or evidence.gateway_id in saga.charges:
         return ()
-    refused = evidence.outcome in (Outcome.DECLINED, Outcome.OTHER_AMOUNT) and not saga.refunded
-    if refused:
+    if len(evolve(saga, evidence).charges) == len(saga.charges):
+        return (evidence,)
+    events = (evidence, *alert(saga, Alert.SECOND_CHARGE, evidence.gateway_id, now))
+    if saga.state is SagaState.COMPENSATED and evolve(saga, evidence).owed:
+        return (*events, move(CompensationBegun, saga, now, "LATE_CHARGE"))
+    return events
+
+
+def _of_refund(saga: Saga, evidence: EvidenceRecorded, now: datetime) -> tuple[Event, ...]:
+    # An operator's word is about what is owed then; a reply that tells an old refund again answers an attempt, so another follows.
+    new = evidence.source is Source.OPERATOR or (evidence.source is Source.REPLY and saga.owed)
+    if identity_of(evidence) in saga.seen and not new:
+        return ()
+    other = evidence.outcome is Outcome.OTHER_AMOUNT
+    if saga.owed and (other or evidence.outcome is Outcome.DECLINED):
         return (evidence, *alert(saga, Alert.REFUND_REFUSED, evidence.detail, now))
-    if evidence.outcome is Outcome.SUCCEEDED and saga.state is SagaState.CONFIRMED:
-        return (evidence, *alert(saga, Alert.UNEXPECTED_REFUND, evidence.detail, now))
+    after = evolve(saga, evidence)
+    surplus = len(after.refunds) > max(len(saga.refunds), len(saga.charges))
+    taken = saga.state is SagaState.CONFIRMED and after.refunded and not saga.refunded
+    if other or surplus or taken:
+        return (evidence, *alert(saga, Alert.UNEXPECTED_REFUND, evidence.gateway_id, now))
     return (evidence,)
 
 

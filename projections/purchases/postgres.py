@@ -41,7 +41,7 @@ class PurchasesReader:
         return page_of(rows, limit, [row.first_position for row in rows], query, rows[0].position if rows else 0)
 
     def stuck(self, age_seconds: float, limit: int) -> Sequence[tuple[PurchaseRow, float]]:
-        """Those not at an end that have been in their state for so long, with their age in seconds, the oldest first."""
+        """Those not at an end, or with an alert, in their state for so long, with their age in seconds, the oldest first."""
         given = {"age_seconds": age_seconds, "limit": checked_limit(limit)}
         return [(ROWS.decode(row), age) for row, age in self._query.rows(ROWS.sql["stuck"], given)]
 

@@ -10,15 +10,22 @@ import msgspec
 
 from domain.errors import IllegalTransitionError
 from domain.events import Event, Recorded
-from domain.purchases.messages import PurchaseAlertRaised, PurchaseCompensated, PurchaseStarted, SagaTransition
-from domain.purchases.saga import SAGA_TRANSITIONS, SagaState
+from domain.purchases.messages import (
+    PurchaseAlertRaised,
+    PurchaseCompensated,
+    PurchaseConfirmed,
+    PurchaseSettled,
+    PurchaseStarted,
+    SagaTransition,
+)
+from domain.purchases.saga import SAGA_TRANSITIONS, SagaState, lasting
 from projections.folding import ReadModel
 
 NAME: Final = "purchases"
 
 
 class PurchaseRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A purchase. `alerts` are those that its present round has raised."""
+    """A purchase. `alerts` are those that its present round has raised and nobody has settled."""
 
     purchase_id: str
     state: str
@@ -36,7 +43,8 @@ class PurchaseRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def key_of(event: Event) -> str | None:
     """The purchase that the event changes here, or None."""
-    return event.purchase_id if isinstance(event, PurchaseStarted | SagaTransition | PurchaseAlertRaised) else None
+    mine = PurchaseStarted | SagaTransition | PurchaseAlertRaised | PurchaseSettled
+    return event.purchase_id if isinstance(event, mine) else None
 
 
 def apply(row: PurchaseRow | None, recorded: Recorded) -> PurchaseRow:
@@ -62,9 +70,11 @@ def apply(row: PurchaseRow | None, recorded: Recorded) -> PurchaseRow:
         raise IllegalTransitionError("the purchase was never started", at=recorded.stream)
     if isinstance(event, PurchaseAlertRaised):
         return changed(row, alerts=(*row.alerts, event.alert.value), position=recorded.position)
+    if isinstance(event, PurchaseSettled):
+        return changed(row, alerts=(), position=recorded.position)
     assert isinstance(event, SagaTransition)
     state = SAGA_TRANSITIONS.next_state(SagaState(row.state), type(event)).value
-    alerts = () if isinstance(event, PurchaseCompensated) else row.alerts
+    alerts = lasting(row.alerts) if isinstance(event, PurchaseConfirmed | PurchaseCompensated) else row.alerts
     return changed(row, state=state, state_since=event.decided_at, alerts=alerts, position=recorded.position)
 
 

@@ -29,10 +29,11 @@ ORDER BY r.first_position DESC
 LIMIT %(limit)s
 
 -- name: stuck
--- Purchases that have not come to an end and have been in their state for so long by the business clock, the longest first.
+-- Purchases that have not come to an end, or whose alerts nobody has settled, and that have been in their state for so long by the
+-- business clock, the longest first. For operators: the ends are read through.
 SELECT row_to_json(r)::text, extract(epoch FROM (SELECT finaz.business_now()) - r.state_since)::double precision
 FROM finaz.purchases AS r
-WHERE r.state NOT IN ('CONFIRMED', 'COMPENSATED')
+WHERE (r.state NOT IN ('CONFIRMED', 'COMPENSATED') OR cardinality(r.alerts) > 0)
   AND r.state_since <= (SELECT finaz.business_now()) - make_interval(secs => %(age_seconds)s)
 ORDER BY r.state_since, r.purchase_id
 LIMIT %(limit)s

@@ -163,11 +163,13 @@ class Payment:
 
 
 def _refund_request(saga: Saga) -> RefundRequest:
+    done = len(saga.refunds)
     return RefundRequest(
         intent_id=saga.intent_id,
-        refund_key=refund_key_of(saga.intent_id),
+        refund_key=refund_key_of(saga.intent_id, done + 1),
         amount_minor=saga.amount_minor,
         currency=saga.currency,
+        charge_id=saga.charges[done],
     )
 
 

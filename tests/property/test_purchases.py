@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from deployment.gateway_books import BEHAVIOURS
 from domain.events import Recorded
 from domain.purchases.errors import SeatsTakenError
-from domain.purchases.identity import intent_id_of
-from domain.purchases.messages import LedgerEntryPosted, NoticePosted, Outcome, Settlement
+from domain.purchases.identity import intent_id_of, purchase_stream, refund_key_of
+from domain.purchases.messages import Alert, LedgerEntryPosted, NoticePosted, Outcome, Settlement
 from domain.purchases.saga import SagaState
 from domain.purchases.seats import SeatState
+from projections.purchases.projection import MODEL, PurchaseRow
 from services.purchase_audit import audit
 from tests.support.purchase_rig import Rig, crash_at
 
@@ -30,6 +31,7 @@ steps = st.one_of(
     st.tuples(st.just("jump"), st.sampled_from((1, 59, 61, 121, 301, 1000, 4000, 90_000))),
     st.tuples(st.just("tell"), st.integers(0, 5)),
     st.tuples(st.just("late")),
+    st.tuples(st.just("again"), st.integers(0, 5)),
 )
 
 
@@ -55,8 +57,21 @@ def test_money_and_seats_agree_in_the_end(story: list[tuple]) -> None:  # type: 
                 rig.books.tell(intent_id_of(rig.bought[place]))
             case ("late",):
                 rig.books.settle_late()
+            case ("again", place) if place < len(rig.bought):
+                charge_again(rig, rig.bought[place])
+        for purchase_id in rig.bought:
+            saga = rig.saga(purchase_id)
+            assert saga.state is not SagaState.COMPENSATED or len(saga.refunds) >= len(saga.charges)
     let_all_end(rig)
     check(rig, show)
+
+
+def charge_again(rig: Rig, purchase_id: str) -> None:
+    """The gateway breaks its promise, over our amount."""
+    saga = rig.saga(purchase_id)
+    charge = rig.books.charges.get(saga.intent_id)
+    if charge is not None and (charge.outcome, charge.amount_minor) == (Outcome.SUCCEEDED.value, saga.amount_minor):
+        rig.books.charge_again(saga.intent_id)
 
 
 def let_all_end(rig: Rig) -> None:
@@ -73,6 +88,12 @@ def let_all_end(rig: Rig) -> None:
             word = Settlement.CHARGED if charged else Settlement.NOT_CHARGED
             asyncio.run(rig.purchases.settle(purchase_id, word, "operator", "asked by hand"))
     rig.settle_down()
+    for purchase_id in rig.bought:
+        saga = rig.saga(purchase_id)
+        if saga.state is SagaState.CONFIRMED and saga.owed:
+            assert Alert.SECOND_CHARGE.value in saga.alerts
+            asyncio.run(rig.purchases.settle(purchase_id, Settlement.REFUNDED, "operator", "refunded by hand"))
+    rig.settle_down()
 
 
 def check(rig: Rig, show: str) -> None:
@@ -80,6 +101,8 @@ def check(rig: Rig, show: str) -> None:
     sold: dict[str, str] = {}
     for purchase_id in rig.bought:
         saga, account = rig.saga(purchase_id), rig.account(purchase_id)
+        row = row_of(rig, purchase_id)
+        assert (row.state, tuple(sorted(row.alerts))) == (saga.state.value, saga.alerts)
         charge = rig.books.charges.get(saga.intent_id)
         charged = charge is not None and charge.outcome == Outcome.SUCCEEDED.value
         refunded = saga.intent_id in rig.books.refunds
@@ -87,6 +110,10 @@ def check(rig: Rig, show: str) -> None:
         assert (account.charged, account.refunded) == (charged, refunded)
         assert refunded <= charged
         assert saga.mail_due is None
+        twice = saga.intent_id in rig.books.second_charges
+        assert (len(saga.charges), saga.owed) == (charged + twice, 0)
+        if saga.state is SagaState.COMPENSATED:
+            assert twice == (refund_key_of(saga.intent_id, 2) in rig.books.refunds)
         if saga.state is SagaState.CONFIRMED:
             assert charged
             assert not refunded
@@ -108,6 +135,16 @@ def check(rig: Rig, show: str) -> None:
     assert [
         d for d in differences if "the gateway charged" not in d.what
     ] == []  # another amount is an operator's affair
+
+
+def row_of(rig: Rig, purchase_id: str) -> PurchaseRow:
+    """The read model's row, folded from nothing."""
+    row: PurchaseRow | None = None
+    for recorded in rig.log.read_log(0, 1_000_000):
+        if recorded.stream == purchase_stream(purchase_id) and MODEL.key_of(recorded.event) is not None:
+            row = MODEL.apply(row, recorded)
+    assert row is not None
+    return row
 
 
 def entries(events: Sequence[Recorded]) -> list[LedgerEntryPosted]:

@@ -25,7 +25,15 @@ from domain.purchases.messages import (
     Settlement,
     Source,
 )
-from domain.purchases.saga import RECONCILE_DELAYS_SECONDS, RESUME_SECONDS, SAGA_TRANSITIONS, SagaState, evolve, move
+from domain.purchases.saga import (
+    GRACE_SECONDS,
+    RECONCILE_DELAYS_SECONDS,
+    RESUME_SECONDS,
+    SAGA_TRANSITIONS,
+    SagaState,
+    evolve,
+    move,
+)
 from domain.purchases.seats import SeatState
 from services.gateway import ChargeRequest
 from services.purchase_audit import audit
@@ -358,18 +366,97 @@ def test_a_purchase_without_an_answer_is_resumed_with_its_intent(called: bool) -
     assert {intent for _, intent in rig.books.calls} == {intent_id_of(purchase)}
 
 
-def test_a_gateway_that_breaks_its_promise_raises_alerts_and_moves_nothing() -> None:
-    """A second charge under one intent, a refund that nobody asked for: recorded, alerted once, the sale stands."""
+def told(rig: Rig, purchase: str, operation: Operation, gateway_id: str, outcome: Outcome = Outcome.SUCCEEDED) -> None:
+    """The gateway tells by itself, of our amount."""
+    answer = GatewayAnswer(
+        operation=operation, outcome=outcome, amount_minor=1001, currency="EUR", gateway_id=gateway_id
+    )
+    rig.hear(intent_id_of(purchase), answer)
+
+
+def test_a_second_charge_of_a_sale_is_an_operators_and_the_sale_stands() -> None:
+    """Recorded and alerted once, until an operator's word or a refund; a refund beyond it is alerted."""
     rig = Rig()
     purchase = rig.buy(rig.create_show(2), SEAT)
     rig.settle_down()
-    for operation, alert in ((Operation.CHARGE, "SECOND_CHARGE"), (Operation.REFUND, "UNEXPECTED_REFUND")):
-        for _ in range(2):
-            answer = GatewayAnswer(
-                operation=operation, outcome=Outcome.SUCCEEDED, amount_minor=1001, currency="EUR", gateway_id="other"
-            )
-            rig.hear(intent_id_of(purchase), answer)
-        saga = rig.saga(purchase)
-        assert alert in saga.alerts
-        assert saga.state is SagaState.CONFIRMED
+    with pytest.raises(RefusedError):
+        settle(rig, purchase, Settlement.REFUNDED)  # nothing is owed
+    for _ in range(2):
+        rig.books.charge_again(intent_id_of(purchase))
+    saga = rig.saga(purchase)
+    assert (saga.state, saga.owed, saga.alerts) == (SagaState.CONFIRMED, 1, ("SECOND_CHARGE",))
+    assert [d.what for d in audit(rig.log, rig.books).differences] == [
+        "confirmed with a second charge that was not refunded"
+    ]
+    settle(rig, purchase, Settlement.REFUNDED)
+    told(rig, purchase, Operation.REFUND, "re_by_hand")  # the same refund, told late
+    saga = rig.saga(purchase)
+    assert (saga.state, saga.owed, saga.alerts) == (SagaState.CONFIRMED, 0, ())
+    assert not rig.account(purchase).refunded
+    assert audit(rig.log, rig.books).differences == ()
+    for _ in range(2):
+        told(rig, purchase, Operation.REFUND, "re_nobody_asked_for")
+    assert rig.saga(purchase).alerts == ("UNEXPECTED_REFUND",)
+    assert rig.account(purchase).refunded
+    settle(rig, purchase, Settlement.REFUNDED)
+    assert rig.saga(purchase).alerts == ()
     assert [kind.__name__ for kind in topics(rig)].count("PurchaseAlertRaised") == 2
+
+
+@pytest.mark.parametrize("when", ["before the refund", "between attempts", "when all is over"])
+@pytest.mark.parametrize("refund", ["succeed", "timeout_after", "twice", "decline", "late"])
+def test_compensated_needs_a_refund_of_every_recorded_charge(when: str, refund: str) -> None:
+    """Whenever a second charge turns up: COMPENSATED never stands beside a charge that is owed, and the refunds come in the end."""
+    rig = Rig()
+    purchase = rig.buy(rig.create_show(2), SEAT, "charge:timeout_before")
+    rig.settle_down()
+    first = "decline" if when == "between attempts" else refund
+    rig.books.script(intent_id_of(purchase), f"refund:{first},{refund},{refund}")
+    late(rig, purchase)
+    if when == "between attempts":
+        rig.turn()
+    elif when == "when all is over":
+        rig.settle_down()
+        assert rig.saga(purchase).state is SagaState.COMPENSATED
+    rig.books.charge_again(intent_id_of(purchase))
+    assert rig.saga(purchase).state is SagaState.COMPENSATION_PENDING
+    rig.settle_down()
+    saga = rig.saga(purchase)
+    assert (saga.state, len(saga.charges), len(saga.refunds)) == (SagaState.COMPENSATED, 2, 2)
+    assert len(rig.books.refunds) == 2
+    assert audit(rig.log, rig.books).differences == ()
+
+
+def test_an_operators_word_and_the_gateways_are_one_charge_and_one_refund() -> None:
+    """What was told without an id and turns up with one is counted once; its evidence is recorded all the same."""
+    rig = Rig()
+    purchase = rig.buy(rig.create_show(2), SEAT, "charge:other_amount")
+    rig.settle_down()
+    settle(rig, purchase, Settlement.CHARGED)
+    told(rig, purchase, Operation.CHARGE, "ch_1")
+    saga = rig.saga(purchase)
+    assert (saga.state, saga.charges, saga.alerts) == (SagaState.CONFIRMED, ("ch_1",), ())
+    told(rig, purchase, Operation.CHARGE, "ch_2")
+    assert rig.saga(purchase).owed == 1
+
+
+@pytest.mark.parametrize("outcome", [Outcome.DECLINED, Outcome.NOT_FOUND])
+@pytest.mark.parametrize("asked", [1, 3, 6])
+def test_a_charge_over_another_amount_beats_declined_and_not_found(outcome: Outcome, asked: int) -> None:
+    """It is evidence of a charge: only our amount or an operator leads on, and the seats are kept until then."""
+    rig = Rig()
+    show = rig.create_show(2)
+    purchase = rig.buy(show, SEAT, "charge:timeout_before")
+    rig.turn()
+    other = GatewayAnswer(
+        operation=Operation.CHARGE, outcome=Outcome.SUCCEEDED, amount_minor=999, currency="EUR", gateway_id="ch_other"
+    )
+    rig.hear(intent_id_of(purchase), other)
+    rig.clock.advance(GRACE_SECONDS)
+    nothing = GatewayAnswer(operation=Operation.CHARGE, outcome=outcome, gateway_id="ch_x")
+    rig.deals.carry(purchase, RecordEvidence(nothing, Source.RECONCILIATION, asked))
+    rig.settle_down()
+    assert rig.saga(purchase).state is SagaState.UNKNOWN_EXPIRED
+    assert rig.seat(show, "A1").state is SeatState.RESERVED
+    told(rig, purchase, Operation.CHARGE, "ch_ours")
+    assert rig.saga(purchase).state is SagaState.CONFIRMED
