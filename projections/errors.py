@@ -21,6 +21,12 @@ class PositionPassedError(RefusedError):
     code = "POSITION_PASSED"
 
 
+class CopyGoneError(RefusedError):
+    """The copy of a projection that an operator has confirmed is no longer there: another one is not served in its place unseen."""
+
+    code = "COPY_GONE"
+
+
 class NoOldCopyError(RefusedError):
     """There is no old copy of the projection that could be served again."""
 

@@ -5,8 +5,9 @@
 kept, catch up and serve again; `drop_old` drops it.
 
 What must stay true: what is served changes in the switch and nowhere else; every attempt goes on from what the one before left, or
-starts over, and a switch that was made is not made again; a rebuild that is cancelled or fails leaves what was served and nothing
-beside it. A crash at any point leaves a copy beside, which the next attempt of the job, or any other rebuild, finds.
+starts over, and a switch that was made is not made again; where an operator confirms, the copy that was compared is served and no
+other; a rebuild that is cancelled or fails leaves what was served and nothing beside it. A crash at any point leaves a copy beside,
+which the next attempt of the job, or any other rebuild, finds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -141,7 +142,7 @@ class RebuildKind:
 
     def _rebuilt(self, work: JobWork, parameters: Parameters, rebuild: Rebuildable) -> Outcome:
         try:
-            rebuild.begin(from_old=parameters.action == ROLL_BACK)
+            rebuild.begin(from_old=parameters.action == ROLL_BACK, confirmed=work.confirmed)
             rebuild.catch_up(work, Goal.SERVED)
             difference, report = None, None
             if not work.confirmed:

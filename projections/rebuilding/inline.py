@@ -3,9 +3,10 @@
 Its rows are part of every append, so there is no moment at which readers could be given another table without holding up
 writers. Instead the rows that differ, and only those, are made right by one statement under the append lock, all at one position;
 where events keep changing too many of them, some at a time. What must stay true: the append lock is held for one statement and
-never across a round trip; a row that an event has touched since the fold is left alone until the fold has caught up with it. The
-rows as they were stand in the comparison's report; there is no old copy to go back to. A crash leaves a table of which some rows
-are put right, or none.
+never across a round trip; a row that an event has touched since the fold is left alone until the fold has caught up with it. There
+is no old copy to go back to, on purpose: leases and deliveries are judged by these rows, and rows that the events do not make would
+let an overtaken owner write, or deliver twice. The comparison's report has samples of the rows as they were. A crash leaves a table
+of which some rows are put right, or none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -87,13 +88,16 @@ class InlineRebuild:
         """See `Rebuildable`. A row that is right stays right: doing it again does no harm."""
         return None
 
-    def begin(self, *, from_old: bool = False) -> None:
-        """See `Rebuildable`. What is aside goes with the session, so an attempt always starts from nothing."""
+    def begin(self, *, from_old: bool = False, confirmed: bool = False) -> None:
+        """See `Rebuildable`. What is aside goes with the session, so an attempt always starts from nothing, confirmed or not:
+        what is put right is what differs from the events then.
+        """
         if from_old:
             raise NoOldCopyError(
-                "it is written with the events and put right in place: no old copy is kept",
+                "it is written with the events and put right in place: no old copy is kept, since a fence or a delivery must"
+                " never be judged by rows that the events do not make",
                 at=self.name,
-                expected="another one",
+                expected="a projection with a copy of its own; to undo what code has done, start code that is right and rebuild",
             )
         self._point(COPY_CREATE_BEFORE)
         self._execute("aside")

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from domain.errors import ProjectionStoppedError, RebuildRunningError, StaleFenceError, StoreUnavailableError
-from projections.errors import CodeVersionError, NoOldCopyError, PositionPassedError
+from projections.errors import CodeVersionError, CopyGoneError, NoOldCopyError, PositionPassedError
 from projections.folding import Folded, ReadModel
 from projections.log import Failure, StoredEvent
 from projections.position import Copy, CopyRole, category_of
@@ -121,12 +121,18 @@ class CopyRebuild:
         generation, position, _, job_id = self._session.row("served", self._given)
         return Rebuilt(self.name, generation, position) if job_id == self._builder.job_id else None
 
-    def begin(self, *, from_old: bool = False) -> None:
+    def begin(self, *, from_old: bool = False, confirmed: bool = False) -> None:
         """See `Rebuildable`."""
         self._from_old = from_old
         if self._session.find("adopt_building", self._given) is not None:
             return
         self.drop_built()
+        if confirmed:
+            raise CopyGoneError(
+                "the copy that was confirmed is gone: other code runs now, or the database was restored",
+                at=self.name,
+                expected="another rebuild, compared and confirmed",
+            )
         self._point(COPY_CREATE_BEFORE)
         if from_old:
             self._take_old()

@@ -115,10 +115,11 @@ class Rebuildable(Protocol):
         """What is served, if an earlier attempt of this job has made the switch already."""
         ...
 
-    def begin(self, *, from_old: bool = False) -> None:
+    def begin(self, *, from_old: bool = False, confirmed: bool = False) -> None:
         """Find the copy that this job builds, or make an empty one; what other jobs left is dropped.
 
-        `from_old`: take the old copy that the last switch kept instead. Raises `NoOldCopyError`, `CodeVersionError`.
+        `from_old`: take the old copy that the last switch kept instead. `confirmed`: an operator has confirmed what was found of
+        the copy, so none is made in its place (`CopyGoneError`). Raises `NoOldCopyError`, `CodeVersionError`.
         """
         ...
 

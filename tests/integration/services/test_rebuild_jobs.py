@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -459,6 +459,40 @@ def test_a_projection_changed_in_code_is_rebuilt_and_says_so_until_then(rig: Rig
     assert back.error is not None
     assert back.error.code == "CODE_VERSION_DIFFERS"
     assert rig.roles("runs") == ["retired", "active"]
+
+
+def _newer_code(rig: Rig) -> None:
+    projection = PROJECTIONS["runs"]
+    newer = replace(projection.model, version=2)
+    rig.kinds["rebuild"] = RebuildKind(
+        {"runs": lambda builder: postgres.CopyRebuild(rig.dsn, newer, projection.rows, builder)},  # type: ignore[arg-type]
+        rig.blobs,
+        rig.projections.note,
+    )
+
+
+def _copy_lost(rig: Rig) -> None:
+    execute(rig.dsn, "DELETE FROM finaz.projections WHERE name = 'runs' AND role = 'building'")
+    execute(rig.dsn, "DROP TABLE finaz.runs_g2")
+
+
+@pytest.mark.parametrize("change", [_newer_code, _copy_lost])
+def test_only_the_copy_that_was_confirmed_is_served(rig: Rig, change: Callable[[Rig], None]) -> None:
+    """Where it is gone by the time that somebody confirms, the job fails, whoever dies meanwhile; another is not served unseen."""
+    stored_and_served(rig)
+    view = rig.done("runs", switch="on_confirmation")
+    assert view.state == "AWAITING"
+    change(rig)
+    asyncio.run(rig.jobs.confirm(view.job_id, "bo"))
+    for step in ("copy_drop.before", "copy_drop.after", "nowhere"):
+        if rig.view(view.job_id).state != "FAILED":
+            with suppress(CrashError), faultpoints.armed(dies_at(step)):
+                rig.until_taken(step)
+    ended = rig.view(view.job_id)
+    assert ended.error is not None
+    assert (ended.state, ended.error.code) == ("FAILED", "COPY_GONE")
+    assert rig.roles("runs") == ["active"]
+    assert rig.projections.status("runs").generation == 1
 
 
 @pytest.mark.parametrize("at_once", [1, 1000])
