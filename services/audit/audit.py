@@ -37,7 +37,7 @@ STREAMS_OF_A_PASS_MAX: Final = 200_000
 """Streams whose states, rows and addresses one pass holds: a few hundred megabytes."""
 
 PROGRESS_EVENTS: Final = 2000
-"""Events between two words of progress."""
+"""Events, or rows of a read model, between two words of progress."""
 
 OnProgress = Callable[[int, int], None]
 """Called with (done, total) at every border; whatever it raises ends the audit."""
@@ -173,7 +173,7 @@ class _Audit:
         tally.streams += streams.streams
         tally.unfolded |= streams.unfolded
         for model in rows:
-            model.compare(self._snapshot.rows(model.statement))
+            model.compare(self._telling(self._snapshot.rows(model.statement), done))
             tally.models[model.name] = _added(tally.models.get(model.name), model.audited())
             self._on_progress(done, self._total)
         for check in further:
@@ -184,6 +184,13 @@ class _Audit:
                 self._on_progress(done, self._total)
             tally.blobs += blobs.checked
             tally.written_off += blobs.written_off.listed
+
+    def _telling(self, rows: Iterator[Any], done: int) -> Iterator[Any]:
+        """The rows, with a sign of life now and then: a table may be long."""
+        for number, row in enumerate(rows, 1):
+            if number % PROGRESS_EVENTS == 0:
+                self._on_progress(done, self._total)
+            yield row
 
     def _blobs(self, accepted: frozenset[str]) -> BlobsCheck | None:
         store = self._parts.blobs

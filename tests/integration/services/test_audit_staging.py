@@ -5,7 +5,11 @@ from typing import Any
 
 import pytest
 
+from domain.runs.messages import ResultPublished
 from projections.staging.clickhouse import FeatureValues
+from projections.staging.postgres import StagingRepairs
+from projections.staging.projection import apply
+from projections.status import Projections
 from services.audit.audit import AuditParts, audit
 from services.audit.findings import AuditReport, FindingKind
 from services.audit.staging import StagingCheck
@@ -88,6 +92,24 @@ def test_an_attempt_that_nobody_published_is_named(market: Market) -> None:
         (FindingKind.ROW_EXTRA, f"staging run_forged {attempt.output}"),
         (FindingKind.ROW_MISSING, f"staging {attempt.run_id} {attempt.output}"),
     }
+
+
+def test_what_staging_was_told_to_pass_over_need_not_be_staged(market: Market) -> None:
+    """A publication that an operator skipped is no difference; staged since by a repair, it is looked at as any other."""
+    run_id = market.publish(4, batch_of(5))
+    published = market.log.read_log(0, 1000, (ResultPublished.topic,))[-1]
+    delivery = apply(None, published)
+    artifact = market.blobs.blobs.pop(delivery.artifact)
+    assert market.catch_up().failure is not None
+    Projections(market.log.pool).skip("staging", published.position, "its artifact is gone", "ana")
+    assert market.catch_up().caught_up
+    assert staged(audited(market)) == []
+    market.blobs.put(artifact)
+    assert StagingRepairs(market.dsn, market.stager()).restage(delivery, 1, None)
+    assert staged(audited(market)) == []
+    attempt = next(attempt for attempt in market.attempts.visible(100) if attempt.run_id == run_id)
+    market.damage(attempt, "value", 3)
+    assert staged(audited(market)) == [(FindingKind.ROW_DIFFERENT, f"staging {run_id} ema")]
 
 
 def test_a_repair_in_between_is_no_difference(market: Market) -> None:

@@ -34,7 +34,7 @@ def found(rig: StreamRig, blobs: MemoryBlobs) -> list[tuple[FindingKind, str]]:
 
 
 def test_every_blob_of_a_stream_is_looked_at(rig: StreamRig) -> None:
-    """Whichever blob goes - state, block of identities, segment, record, input, chunk -, it is named, and nothing that was there."""
+    """Whichever blob goes - state, block of identities, segment, record, input, chunk -, it is named, and nothing else."""
     assert isinstance(rig.blobs, MemoryBlobs)
     whole = rig.blobs.blobs
     assert len(whole) > 40
