@@ -12,6 +12,7 @@ import msgspec
 
 from domain.canonical import canonical
 from domain.errors import BodyInvalidError
+from services import effects
 from services.audit.audit import AuditParts, OnProgress, Snapshot, audit
 from services.audit.findings import Audit, AuditReport, summary_of
 from services.job_kinds import Done, JobWork
@@ -31,7 +32,7 @@ def audited(open_snapshot: OpenSnapshot, parts: AuditParts, on_progress: OnProgr
 
 def stored(report: AuditReport, blobs: BlobStore | None) -> Audit:
     """Put the report into CAS, where there is one, and say in short what it says."""
-    address = None if blobs is None else blobs.put(canonical(msgspec.to_builtins(report)))
+    address = None if blobs is None else effects.store_blob(blobs, canonical(msgspec.to_builtins(report)))
     return summary_of(report, address)
 
 
