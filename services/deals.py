@@ -5,6 +5,7 @@ decided anew), by one instant of the business clock. A crash leaves the append w
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Final, TypeVar
 
 import msgspec
@@ -31,11 +32,12 @@ R = TypeVar("R")
 
 
 class Carried(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a command: the saga afterwards, the events that it appended, and the last one's position (0: none)."""
+    """What became of a command: the saga afterwards, the events that it appended, the last one's position (0: none), and when."""
 
     saga: Saga
     events: tuple[Event, ...]
     position: int
+    decided_at: datetime
 
 
 class Deals:
@@ -74,9 +76,10 @@ class Deals:
         saga, reservation, account = ([recorded.event for recorded in histories[stream]] for stream in streams)
         _found(purchase_id, saga)
         deal = Deal(fold_saga(saga), fold_reservation(reservation), fold_account(account))
-        placed = decide(deal, command, self._clock.now())
+        now = self._clock.now()
+        placed = decide(deal, command, now)
         if not placed:
-            return Carried(saga=deal.saga, events=(), position=0)
+            return Carried(saga=deal.saga, events=(), position=0, decided_at=now)
         versions = {stream: len(events) for stream, events in histories.items()}
         append = Append(
             events=self._numbered(placed, versions),
@@ -87,7 +90,7 @@ class Deals:
         position = effects.append_blocking(self._log, append).position
         events = tuple(item.event for item in placed)
         own = [item.event for item in placed if item.stream == streams[0]]
-        return Carried(saga=fold_saga([*saga, *own]), events=events, position=position)
+        return Carried(saga=fold_saga([*saga, *own]), events=events, position=position, decided_at=now)
 
     def _numbered(self, placed: Sequence[Placed], versions: dict[str, int]) -> tuple[NewEvent, ...]:
         """The events under the next versions of their streams; those not read yet (the seats') are read now."""

@@ -46,13 +46,14 @@ _SUBJECTS: Final = {"confirmed": "Your tickets", "failed": "Your purchase was no
 
 
 def mail_of(saga: Saga, mail: str, to: str, message_id: str) -> Mail:
-    """The mail of this name (`confirmed`, `failed`, `correction-N`) about a purchase."""
-    template = {"confirmed": _CONFIRMED, "failed": _FAILED}.get(mail, _CORRECTION)
+    """The mail of this name (`confirmed`, `failed`, `failed-N`, `correction-N`) about a purchase."""
+    kind = mail.partition("-")[0]
+    template = {"confirmed": _CONFIRMED, "failed": _FAILED}.get(kind, _CORRECTION)
     text = template.format(
         purchase_id=saga.purchase_id, seats=", ".join(saga.seats), amount=amount_text(saga.amount_minor, saga.currency)
     )
     return Mail(
-        to=to, subject=_SUBJECTS.get(mail, "A correction about your purchase"), text=text, message_id=message_id
+        to=to, subject=_SUBJECTS.get(kind, "A correction about your purchase"), text=text, message_id=message_id
     )
 
 

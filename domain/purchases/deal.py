@@ -272,14 +272,14 @@ def _of(work: _Work, command: PurchaseCommand, now: datetime) -> None:
         case AttemptRefund() if saga.state is SagaState.COMPENSATION_PENDING and saga.owed:
             work.tell(RefundAttempted(attempt=saga.refund_attempts + 1, **ids))
         case RecordEvidence():
-            work.tell(*follow_evidence(saga, _evidence(saga, command, now), now))
+            work.tell(*follow_evidence(saga, _evidence(saga, command, now), now, command.asked_at))
         case ExpireReservation() if saga.state is SagaState.PENDING and _has_expired(work.reservation, now):
             work.expire(now)
         case RaiseOverdue() if _is_overdue(saga, now):
             work.tell(*alert(saga, Alert.COMPENSATION_OVERDUE, saga.purchase_id, now))
         case SettlePurchase():
             work.tell(*_settled(saga, command, now))
-        case RecordMail() if saga.mail_due == command.mail:
+        case RecordMail() if command.mail not in saga.mails:  # it was sent, whatever has become of the purchase since
             work.tell(
                 MailRecorded(
                     purchase_id=saga.purchase_id, mail=command.mail, message_id=command.message_id, sent=command.sent

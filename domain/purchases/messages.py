@@ -106,11 +106,12 @@ class AttemptRefund(msgspec.Struct, frozen=True):
 
 
 class RecordEvidence(msgspec.Struct, frozen=True):
-    """Record what the gateway said; `attempt` is that of the call which it answers (0: none of ours)."""
+    """Record what the gateway said; `attempt` is that of the call which it answers (0: none of ours), `asked_at` its instant."""
 
     answer: GatewayAnswer
     source: Source
     attempt: int = 0
+    asked_at: datetime | None = None
 
 
 class ExpireReservation(msgspec.Struct, frozen=True):

@@ -173,12 +173,21 @@ class Saga(msgspec.Struct, frozen=True):
 
     @property
     def mail_due(self) -> str | None:
-        """The mail that its present state calls for and that was not recorded yet."""
-        wanted = {
-            SagaState.CONFIRMED: "confirmed",
-            SagaState.COMPENSATED: "failed" if self.round <= 1 else f"correction-{self.round - 1}",
-        }.get(self.state)
-        return None if wanted in self.mails else wanted
+        """The mail that its present state calls for and that was not recorded yet; a correction only of what was written."""
+        if self.state is SagaState.CONFIRMED:
+            return None if "confirmed" in self.mails else "confirmed"
+        told = max(map(_round_of, self.mails), default=0)
+        if self.state is not SagaState.COMPENSATED or told >= self.round:
+            return None
+        if told:
+            return f"correction-{self.round - 1}"
+        return "failed" if self.round == 1 else f"failed-{self.round}"
+
+
+def _round_of(mail: str) -> int:
+    """The round of compensation that a mail told of; 0 for one that told of none."""
+    name, _, number = mail.partition("-")
+    return {"failed": int(number or 1), "correction": int(number or 0) + 1}.get(name, 0)
 
 
 def evolve(saga: Saga, event: Event) -> Saga:
@@ -288,8 +297,13 @@ def fold_saga(events: Iterable[Event]) -> Saga:
 # ------------------------------------------------------------------------------------------------ what evidence means
 
 
-def follow_evidence(saga: Saga, evidence: EvidenceRecorded, now: datetime) -> tuple[Event, ...]:
-    """The evidence and what follows from it in the saga itself; `()` for what is known already."""
+def follow_evidence(
+    saga: Saga, evidence: EvidenceRecorded, now: datetime, asked_at: datetime | None = None
+) -> tuple[Event, ...]:
+    """The evidence and what follows from it in the saga itself; `()` for what is known already.
+
+    `asked_at` is when the question was asked, if it was one: a process that slept since then does not make "not found" truer.
+    """
     if evidence.operation is Operation.REFUND:
         return _of_refund(saga, evidence, now)
     events: list[Event] = []
@@ -308,7 +322,9 @@ def follow_evidence(saga: Saga, evidence: EvidenceRecorded, now: datetime) -> tu
         case Outcome.OTHER_AMOUNT:
             events += alert(saga, Alert.OTHER_AMOUNT, f"{evidence.amount_minor} {evidence.currency}", now)
             events += _inconclusive(saga, evidence, now)
-        case Outcome.NOT_FOUND if saga.state is SagaState.UNKNOWN and not saga.disputed and _grace_is_over(saga, now):
+        case Outcome.NOT_FOUND if (
+            saga.state is SagaState.UNKNOWN and not saga.disputed and _grace_is_over(saga, asked_at or now)
+        ):
             events.append(move(PaymentFailed, saga, now, "NOT_FOUND"))
         case Outcome.DECLINED | Outcome.NOT_FOUND | Outcome.UNKNOWN:
             events += _inconclusive(saga, evidence, now)
@@ -358,8 +374,8 @@ def _inconclusive(saga: Saga, evidence: EvidenceRecorded, now: datetime) -> tupl
     return ()
 
 
-def _grace_is_over(saga: Saga, now: datetime) -> bool:
-    return saga.last_attempt_at is None or now - saga.last_attempt_at >= timedelta(seconds=GRACE_SECONDS)
+def _grace_is_over(saga: Saga, asked_at: datetime) -> bool:
+    return saga.last_attempt_at is None or asked_at - saga.last_attempt_at >= timedelta(seconds=GRACE_SECONDS)
 
 
 def alert(saga: Saga, kind: Alert, detail: str, now: datetime) -> tuple[Event, ...]:

@@ -147,11 +147,12 @@ class Payment:
         self._deals.carry(purchase_id, RecordEvidence(answer, Source.REPLY, attempt))
 
     def _reconcile(self, gateway: Gateway, purchase_id: str, attempt: int) -> None:
-        saga = self._deals.carry(purchase_id, AttemptReconciliation(attempt)).saga
-        if saga.state is not SagaState.UNKNOWN:
+        attempted = self._deals.carry(purchase_id, AttemptReconciliation(attempt))
+        if attempted.saga.state is not SagaState.UNKNOWN:
             return
-        answer = purchase_effects.find_charge(gateway, saga.intent_id)
-        self._deals.carry(purchase_id, RecordEvidence(answer, Source.RECONCILIATION, attempt))
+        answer = purchase_effects.find_charge(gateway, attempted.saga.intent_id)
+        evidence = RecordEvidence(answer, Source.RECONCILIATION, attempt, attempted.decided_at)
+        self._deals.carry(purchase_id, evidence)
 
     def _refund(self, gateway: Gateway, purchase_id: str) -> None:
         attempted = self._deals.carry(purchase_id, AttemptRefund())

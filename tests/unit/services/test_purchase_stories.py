@@ -36,6 +36,7 @@ from domain.purchases.saga import (
 )
 from domain.purchases.seats import SeatState
 from services.gateway import ChargeRequest
+from services.mailer import Mail
 from services.purchase_audit import audit
 from tests.support.purchase_rig import Rig
 
@@ -460,3 +461,67 @@ def test_a_charge_over_another_amount_beats_declined_and_not_found(outcome: Outc
     assert rig.seat(show, "A1").state is SeatState.RESERVED
     told(rig, purchase, Operation.CHARGE, "ch_ours")
     assert rig.saga(purchase).state is SagaState.CONFIRMED
+
+
+@pytest.mark.parametrize("slept", [0, 59, 61, 10_000])
+def test_not_found_is_judged_by_when_it_was_asked(slept: int) -> None:
+    """A process that slept between question and record believes no more than it did when it asked."""
+    rig = Rig()
+    purchase = rig.buy(rig.create_show(2), SEAT, "charge:timeout_before")
+    rig.turn()
+    rig.clock.advance(61)
+    asked = rig.books.find_charge
+
+    def slow(intent_id: str) -> GatewayAnswer:
+        answer = asked(intent_id)
+        rig.clock.advance(slept)
+        return answer
+
+    rig.books.find_charge = slow  # type: ignore[method-assign]
+    rig.turn()
+    assert rig.saga(purchase).state is SagaState.UNKNOWN
+    assert rig.saga(purchase).reconcile_attempts == 1
+    rig.settle_down()
+    assert rig.saga(purchase).state is SagaState.COMPENSATED
+
+
+def test_a_mail_that_was_sent_is_recorded_whatever_became_of_the_purchase_meanwhile() -> None:
+    """A charge turns up while the failure mail is being handed over: it is corrected, for it was sent."""
+    rig = Rig()
+    purchase = rig.buy(rig.create_show(2), SEAT, "charge:timeout_before")
+    send = rig.mailer.send
+
+    def meanwhile(mail: Mail) -> None:
+        send(mail)
+        if len(rig.mailer.mails) == 1:
+            late(rig, purchase)
+
+    rig.mailer.send = meanwhile  # type: ignore[method-assign]
+    rig.settle_down()
+    assert rig.saga(purchase).state is SagaState.COMPENSATED
+    assert subjects(rig) == ["failed", "correction-1"]
+    assert rig.saga(purchase).mails == ("correction-1", "failed")
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_only_what_was_written_is_corrected(rounds: int) -> None:
+    """While the mail server was away a purchase failed once or twice: one failure mail; what turns up after it is corrected."""
+    rig = Rig()
+    purchase = rig.buy(rig.create_show(2), SEAT, "charge:timeout_before")
+    charges = [lambda: late(rig, purchase), lambda: rig.books.charge_again(intent_id_of(purchase))]
+    rig.commands[1].ignored.add("mail")
+    for turn in range(20 * rounds):
+        rig.clock.advance(60)
+        rig.turn()
+        if turn == 20:
+            charges.pop(0)()
+    assert (rig.saga(purchase).state, rig.saga(purchase).round) == (SagaState.COMPENSATED, rounds)
+    rig.commands[1].ignored.clear()
+    rig.settle_down()
+    assert [(mail.subject, "correction" in mail.text) for mail in rig.mailer.mails] == [
+        ("Your purchase was not completed", False)
+    ]
+    charges.pop(0)()
+    rig.settle_down()
+    assert subjects(rig)[1:] == [f"correction-{rounds}"]
+    assert rig.saga(purchase).mail_due is None
