@@ -18,7 +18,7 @@ from services.store.application import Log
 from services.store.log_import import import_log
 from services.store.log_snapshot import log_snapshot
 from tests.support import histories
-from tests.support.read_models import ASYNCHRONOUS, bring_forward, execute, served, store_all, stored
+from tests.support.read_models import ASYNCHRONOUS, INLINE_NAMES, bring_forward, execute, served, store_all, stored
 from tests.support.store import fact, facts, granted, new, opened
 
 COLUMNS = (
@@ -67,6 +67,7 @@ def test_a_log_that_is_taken_in_is_the_same(full: Log, database: str, empty: str
     head = import_log(empty, lines)
     assert rows(empty) == rows(database)
     assert head.chain == bytes(rows(database)[-1][-1]).hex()
+    assert {aside._model.name for aside in log_import._ASIDE} == set(INLINE_NAMES)  # none is forgotten
     for table, order in (("lease_guard", "resource"), ("outbox", "kind, key")):
         statement = f"SELECT * FROM finaz.{table} ORDER BY {order}"
         there = execute(database, statement)
