@@ -1,10 +1,12 @@
 """Mail by SMTP.
 
-What must stay true: `send` returns only when the server has accepted the message; everything else raises, so that it is tried
-again under the same Message-ID. Addresses appear in no error: a server's answer may quote them, so only its code is kept.
+What must stay true: `send` returns when the server has accepted the message, however the connection ends after that, so that it is
+not sent twice; everything else raises, so that it is tried again under the same Message-ID. Addresses appear in no error: a
+server's answer may quote them, so only its code is kept.
 """
 
 import smtplib
+from contextlib import suppress
 from email.message import EmailMessage
 from email.policy import SMTP
 from typing import Final
@@ -40,8 +42,13 @@ class SmtpMailer:
         message["Message-ID"] = mail.message_id
         message.set_content(mail.text)
         try:
-            with smtplib.SMTP(self._host, self._port, timeout=self._answer_seconds_max) as server:
+            server = smtplib.SMTP(self._host, self._port, timeout=self._answer_seconds_max)
+            try:
                 refused = server.send_message(message)
+            finally:
+                with suppress(smtplib.SMTPException, OSError):  # what was accepted is accepted
+                    server.quit()
+                server.close()
         except smtplib.SMTPResponseException as error:
             raise self._away(f"answered {error.smtp_code}") from None
         except (OSError, smtplib.SMTPException) as error:

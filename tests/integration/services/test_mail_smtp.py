@@ -26,6 +26,13 @@ class _Box:
     def __init__(self) -> None:
         self.envelopes: list[Any] = []
         self.answer = "250 OK"
+        self.farewell: str | None = "221 Bye"
+
+    async def handle_QUIT(self, server: Any, session: Any, envelope: Any) -> str:
+        if self.farewell is None:
+            server.transport.close()
+            return "221 Bye"
+        return self.farewell
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
         if self.answer.startswith("250"):
@@ -42,6 +49,17 @@ def served() -> Iterator[tuple[_Box, SmtpMailer]]:
     controller.start()
     yield box, SmtpMailer("127.0.0.1", port, "tickets@finaz.invalid", answer_seconds_max=5)
     controller.stop()
+
+
+@pytest.mark.parametrize("farewell", ["221 Bye", "421 too busy", "500 what?", None])
+def test_a_mail_that_was_accepted_is_sent_however_the_connection_ends(
+    served: tuple[_Box, SmtpMailer], farewell: str | None
+) -> None:
+    """A server that is rude about the farewell, or gone, has the mail: nobody sends it again."""
+    box, mailer = served
+    box.farewell = farewell
+    mailer.send(MAIL)
+    assert len(box.envelopes) == 1
 
 
 def test_a_mail_arrives_with_its_message_id(served: tuple[_Box, SmtpMailer]) -> None:
