@@ -320,11 +320,16 @@ def _evidence(saga: Saga, command: RecordEvidence, now: datetime) -> EvidenceRec
         source=command.source,
         attempt=command.attempt,
         amount_minor=answer.amount_minor,
-        currency=answer.currency[:DETAIL_CHARACTERS_MAX],
-        gateway_id=answer.gateway_id[:DETAIL_CHARACTERS_MAX],
-        detail=answer.detail[:DETAIL_CHARACTERS_MAX],
+        currency=_kept(answer.currency),
+        gateway_id=_kept(answer.gateway_id),
+        detail=_kept(answer.detail),
         decided_at=now,
     )
+
+
+def _kept(text: str) -> str:
+    """As much of what a gateway says as the log can hold: no answer, however odd, may go unrecorded."""
+    return text[:DETAIL_CHARACTERS_MAX].encode("utf-8", "replace").decode("utf-8").replace("\0", "?")
 
 
 def _settled(saga: Saga, command: SettlePurchase, now: datetime) -> Iterator[Event]:

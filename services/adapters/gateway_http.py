@@ -13,7 +13,8 @@ or `declined`; `GET /v1/charges/{intent}` and `/v1/refunds/{key}` the same, or 4
 import hashlib
 import hmac
 import re
-from typing import Any, Final
+import time
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import httpx
@@ -43,6 +44,12 @@ SIGNATURE_AGE_SECONDS_MAX: Final = 300.0
 WEBHOOK_BYTES_MAX: Final = 64 * 1024
 """Bytes of one webhook."""
 
+ANSWER_BYTES_MAX: Final = 64 * 1024
+"""Bytes of one answer; a longer one says nothing."""
+
+AMOUNT_MINOR_MAX: Final = 2**53 - 1
+"""The largest amount that is believed to be one."""
+
 _STATUS: Final = {"succeeded": Outcome.SUCCEEDED, "declined": Outcome.DECLINED}
 _SIGNATURE: Final = re.compile(r"t=(\d{1,12}),v1=([0-9a-f]{64})\Z")
 
@@ -52,7 +59,7 @@ class _Body(msgspec.Struct, frozen=True):
 
     id: str
     status: str
-    amount_minor: int
+    amount_minor: Annotated[int, msgspec.Meta(ge=0, le=AMOUNT_MINOR_MAX)]
     currency: str
 
 
@@ -66,6 +73,7 @@ class HttpGateway:
     """Implements `services.gateway.Gateway`. Close it."""
 
     def __init__(self, url: str, api_key: str, *, answer_seconds_max: float = ANSWER_SECONDS_MAX) -> None:
+        self._answer_seconds_max = answer_seconds_max
         self._client = httpx.Client(
             base_url=url,
             headers={"authorization": f"Bearer {api_key}"},
@@ -98,27 +106,38 @@ class HttpGateway:
         headers = {"idempotency-key": key} if key else {}
         for attempt in range(1, TRIES_MAX + 1):
             try:
-                answer = self._client.request(method, path, json=body, headers=headers)
+                status, content = self._ask(method, path, body, headers)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 safe, failure = True, type(error).__name__  # it was never sent
             except httpx.HTTPError as error:
                 safe, failure = method == "GET", type(error).__name__
             else:
-                if answer.status_code < 500:
-                    return _read(operation, method, answer)
-                safe, failure = method == "GET", f"status {answer.status_code}"
+                if status < 500:
+                    return _read(operation, method, status, content)
+                safe, failure = method == "GET", f"status {status}"
             if not safe or attempt == TRIES_MAX:
                 break
         return _unknown(operation, failure)
 
+    def _ask(self, method: str, path: str, body: Any, headers: dict[str, str]) -> tuple[int, bytes]:
+        """The status and the answer, which is cut off once it is too long or takes too long, and then cannot be read."""
+        until = time.monotonic() + self._answer_seconds_max
+        content = b""
+        with self._client.stream(method, path, json=body, headers=headers) as answer:
+            for part in answer.iter_bytes():
+                content += part
+                if len(content) > ANSWER_BYTES_MAX or time.monotonic() > until:
+                    return answer.status_code, b""
+        return answer.status_code, content
 
-def _read(operation: Operation, method: str, answer: httpx.Response) -> GatewayAnswer:
-    if answer.status_code == 404 and method == "GET":
+
+def _read(operation: Operation, method: str, status: int, content: bytes) -> GatewayAnswer:
+    if status == 404 and method == "GET":
         return GatewayAnswer(operation=operation, outcome=Outcome.NOT_FOUND)
-    if answer.status_code != 200:
-        return _unknown(operation, f"status {answer.status_code}")
+    if status != 200:
+        return _unknown(operation, f"status {status}")
     try:
-        return _answer_of(operation, msgspec.json.decode(answer.content, type=_Body))
+        return _answer_of(operation, msgspec.json.decode(content, type=_Body))
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return _unknown(operation, "an answer that cannot be read")
 

@@ -2,7 +2,9 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from domain.errors import BodyInvalidError
 from domain.purchases.errors import WebhookSignatureError
 from domain.purchases.messages import Outcome
 from services.adapters.gateway_http import (
+    AMOUNT_MINOR_MAX,
+    ANSWER_BYTES_MAX,
     SIGNATURE_AGE_SECONDS_MAX,
     TRIES_MAX,
     HmacWebhookReader,
@@ -27,12 +31,13 @@ BODY = (
     b'{"intent_id":"int_res_1","operation":"CHARGE","object":'
     b'{"id":"ch_1","status":"succeeded","amount_minor":4500,"currency":"EUR"}}'
 )
+GOOD = b'{"id":"ch_1","status":"succeeded","amount_minor":4500,"currency":"EUR"}'
 
 
 class _Server:
     """Answers with what it is told, and counts."""
 
-    def __init__(self, status: int, body: bytes) -> None:
+    def __init__(self, status: int, body: bytes, drip_seconds: float = 0.0) -> None:
         self.keys: list[str | None] = []
         outer = self
 
@@ -50,7 +55,12 @@ class _Server:
                 self.send_response(status)
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                with suppress(OSError):  # whoever asked may have gone
+                    for byte in body if drip_seconds else ():
+                        self.wfile.write(bytes([byte]))
+                        time.sleep(drip_seconds)
+                    if not drip_seconds:
+                        self.wfile.write(body)
 
             def log_message(self, *_: Any) -> None: ...
 
@@ -74,7 +84,21 @@ def answering(request: pytest.FixtureRequest) -> Callable[[int, bytes], tuple[_S
 
 @pytest.mark.parametrize(
     ("status", "body"),
-    [(500, b"oops"), (401, b"{}"), (429, b"{}"), (200, b"not json"), (200, b'{"id":1}'), (404, b"{}"), (302, b"")],
+    [
+        (200, GOOD + b" " * ANSWER_BYTES_MAX),
+        (200, GOOD.replace(b"4500", b"-1")),
+        (200, GOOD.replace(b"4500", str(AMOUNT_MINOR_MAX + 1).encode())),
+        (200, GOOD.replace(b"4500", b"9" * 5000)),
+        (200, GOOD.replace(b"4500", b"4500.0")),
+        (200, GOOD.replace(b"ch_1", b"\\ud800")),
+        (500, b"oops"),
+        (401, b"{}"),
+        (429, b"{}"),
+        (200, b"not json"),
+        (200, b'{"id":1}'),
+        (404, b"{}"),
+        (302, b""),
+    ],
 )
 def test_an_answer_that_does_not_say_is_unknown(
     answering: Callable[[int, bytes], tuple[_Server, HttpGateway]], status: int, body: bytes
@@ -83,6 +107,15 @@ def test_an_answer_that_does_not_say_is_unknown(
     server, gateway = answering(status, body)
     assert gateway.charge(CHARGE).outcome is Outcome.UNKNOWN
     assert server.keys == ["int_1"]
+
+
+def test_an_answer_that_drips_is_unknown_in_bounded_time(request: pytest.FixtureRequest) -> None:
+    """Each byte comes in time and the whole does not: the call ends all the same, long before the answer would."""
+    server = _Server(200, GOOD, drip_seconds=0.05)
+    request.addfinalizer(server.server.shutdown)
+    gateway = HttpGateway(server.url, "key", answer_seconds_max=0.2)
+    request.addfinalizer(gateway.close)
+    assert gateway.charge(CHARGE).outcome is Outcome.UNKNOWN
 
 
 def test_a_question_is_asked_again(answering: Callable[[int, bytes], tuple[_Server, HttpGateway]]) -> None:

@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from domain.errors import StoreUnavailableError, UnknownTopicError, VersionConflictError
+from domain.events import decode, encode
 from domain.purchases.errors import GatewayMissingError, LedgerUnbalancedError, MailUnavailableError
 from domain.purchases.identity import refund_key_of
 from domain.purchases.ledger import Account, entry, evolve
@@ -71,6 +72,23 @@ def test_what_a_gateway_says_is_kept_in_bounds() -> None:
     assert {len(text) for text in (evidence.currency, evidence.gateway_id, evidence.detail)} == {DETAIL_CHARACTERS_MAX}
     assert carried.saga.state is SagaState.UNKNOWN
     assert Alert.OTHER_AMOUNT.value in carried.saga.alerts
+
+
+@pytest.mark.parametrize("odd", ["ch_\0", "\0" * 400, "ch_\ud800", "\udcff", "\U0001f3ab" * 301, ""])
+@pytest.mark.parametrize("outcome", list(Outcome))
+@pytest.mark.parametrize("operation", list(Operation))
+def test_whatever_a_gateway_says_can_be_recorded(odd: str, outcome: Outcome, operation: Operation) -> None:
+    """Text that the log cannot hold is replaced: else the answer would be asked for again for ever, and the money stay unknown."""
+    rig = Rig()
+    purchase = rig.buy(rig.create_show(2), ("A1",))
+    saga = rig.saga(purchase)
+    for amount, currency in ((saga.amount_minor, saga.currency), (7, odd)):
+        answer = GatewayAnswer(
+            operation=operation, outcome=outcome, amount_minor=amount, currency=currency, gateway_id=odd, detail=odd
+        )
+        carried = rig.deals.carry(purchase, RecordEvidence(answer, Source.WEBHOOK))
+        for event in carried.events:
+            assert decode(event.topic, encode(event)) == event
 
 
 def test_a_refund_is_asked_for_ever_with_bounded_delays() -> None:
