@@ -39,7 +39,7 @@ class ShopClient(ApiClient):
         return self._json("POST", f"/v1/purchases/{_part(purchase_id)}/settle-as-{word}", {"note": note})
 
     def stuck(self, age_seconds: int, limit: int) -> list[dict[str, Any]]:
-        """Purchases that do not end, the longest first."""
+        """Purchases that do not end, or whose alerts nobody settled, the longest first."""
         return list(self._json("GET", "/v1/stuck-purchases", age_seconds=age_seconds, limit=limit)["items"])
 
     def balances(self) -> list[dict[str, Any]]:

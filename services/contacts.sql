@@ -15,7 +15,11 @@ WHERE lower(c.address) = lower(%(address)s)
 RETURNING c.purchase_id
 
 -- name: sweep
--- Addresses of purchases that never came about, some time after they were written: a crash left them.
+-- Addresses that no purchase refers to, some time after they were written: a crash left them. The purchase may have come about all
+-- the same, by another try with an address written anew.
 DELETE FROM finaz.contacts AS c
 WHERE c.made_at < clock_timestamp() - make_interval(secs => %(age_seconds)s)
-  AND NOT EXISTS (SELECT FROM finaz.events AS e WHERE e.stream = 'purchase/' || c.purchase_id)
+  AND NOT EXISTS (
+      SELECT FROM finaz.events AS e
+      WHERE e.stream = 'purchase/' || c.purchase_id AND e.version = 1 AND e.state::json ->> 'contact_id' = c.contact_id
+  )

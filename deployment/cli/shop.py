@@ -113,7 +113,7 @@ def list_purchases(state: str | None, limit: int) -> None:
 @click.option("--limit", type=click.IntRange(1, 200), default=LIMIT_DEFAULT, show_default=True, help="At most so many.")
 @json_option
 def stuck(older: int, limit: int) -> None:
-    """List purchases that do not end, the longest first. Needs the scope operate."""
+    """List purchases that do not end, or whose alerts nobody settled, the longest first. Needs the scope operate."""
     with _shop() as client:
         found = client.stuck(older, limit)
     _table(("purchase_id", "state", "age_seconds", "alerts", "amount_minor", "currency"), found)

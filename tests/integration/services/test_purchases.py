@@ -14,7 +14,7 @@ import pytest
 from deployment.gateway_books import Books, Entry
 from domain.purchases.errors import SeatsTakenError
 from domain.purchases.identity import intent_id_of
-from domain.purchases.messages import GatewayAnswer, Operation, Outcome, RecordEvidence, Source
+from domain.purchases.messages import GatewayAnswer, Operation, Outcome, RecordEvidence, Settlement, Source
 from domain.purchases.saga import OVERDUE_SECONDS, SagaState, fold_saga
 from projections.folding import fold_all
 from projections.postgres import PostgresSession
@@ -263,10 +263,12 @@ def test_personal_data_is_erased_and_what_a_crash_left_is_swept(house: House) ->
     show = asyncio.run(house.show(2))
     asyncio.run(house.buy(show, "A0", "ana"))
     house.contacts.put("res_" + "0" * 40, "orphan@example.org")
+    (purchase,) = execute(house.dsn, "SELECT purchase_id FROM finaz.contacts WHERE address = 'ana@example.org'")[0]
+    house.contacts.put(purchase, "left-by-a-crash@example.org")  # and the buyer tried again
     states = "SELECT count(*) FROM finaz.events WHERE state LIKE '%%example.org%%'"
     assert execute(house.dsn, states) == [(0,)]
     house.contacts.sweep()
-    assert execute(house.dsn, "SELECT count(*) FROM finaz.contacts") == [(2,)]
+    assert execute(house.dsn, "SELECT count(*) FROM finaz.contacts") == [(3,)]
     older = f"UPDATE finaz.contacts SET made_at = made_at - make_interval(secs => {SWEEP_AGE_SECONDS + 1})"
     execute(house.dsn, older)
     house.contacts.sweep()
@@ -275,6 +277,29 @@ def test_personal_data_is_erased_and_what_a_crash_left_is_swept(house: House) ->
     assert execute(house.dsn, "SELECT address FROM finaz.contacts") == [(None,)]
     house.work()
     assert house.mailer.mails == []
+
+
+def test_a_sale_that_was_charged_twice_is_listed_until_somebody_settles_it(house: House) -> None:
+    """At an end, and stuck all the same: the money of the second charge is nobody's yet."""
+    show = asyncio.run(house.show(2))
+    purchase = asyncio.run(house.buy(show, "A0", "ana"))
+    asyncio.run(house.buy(show, "A1", "bob"))
+    house.work()
+    house.books.charge_again(intent_id_of(purchase))
+    answer = GatewayAnswer(
+        operation=Operation.CHARGE, outcome=Outcome.SUCCEEDED, amount_minor=1000, currency="EUR", gateway_id="ch_2"
+    )
+    house.deals.carry(purchase, RecordEvidence(answer, Source.WEBHOOK))
+    house.work()
+    house.project("purchases")
+    (stuck,) = asyncio.run(house.shop.stuck(0, 10))
+    assert (stuck.purchase_id, stuck.state, stuck.alerts) == (purchase, "CONFIRMED", ("SECOND_CHARGE",))
+    asyncio.run(house.purchases.settle(purchase, Settlement.REFUNDED, "operator", "refunded by hand"))
+    house.work()
+    house.project("purchases")
+    assert asyncio.run(house.shop.stuck(0, 10)) == ()
+    assert house.state(purchase) is SagaState.CONFIRMED
+    assert audit(house.log, house.books).differences == ()
 
 
 def test_what_is_served_is_the_fold_of_the_log_and_can_be_made_again(house: House) -> None:
