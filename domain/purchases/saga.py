@@ -242,7 +242,8 @@ def _remembering(saga: Saga, event: Event) -> Saga:
         case PurchaseSettled():
             return changed(saga, alerts=())  # they were for whoever has settled it
         case EvidenceRecorded():
-            return _counting(changed(saga, seen=_with(saga.seen, identity_of(event))), event)
+            seen = _with(_with(saga.seen, identity_of(event)), _answered(event))
+            return _counting(changed(saga, seen=seen), event)
     return saga
 
 
@@ -286,6 +287,11 @@ def identity_of(evidence: EvidenceRecorded) -> str:
     return "|".join(map(str, (evidence.operation.value, evidence.outcome.value, *told, *asked)))
 
 
+def _answered(evidence: EvidenceRecorded) -> str:
+    """Which attempt has its answer."""
+    return f"{evidence.operation.value}|{evidence.source.value}|{evidence.attempt}"
+
+
 def fold_saga(events: Iterable[Event]) -> Saga:
     """The saga that a stream's events make."""
     saga = Saga()
@@ -306,10 +312,9 @@ def follow_evidence(
     """
     if evidence.operation is Operation.REFUND:
         return _of_refund(saga, evidence, now)
-    events: list[Event] = []
-    known = identity_of(evidence) in saga.seen
-    if not known:
-        events.append(evidence)
+    if identity_of(evidence) in saga.seen:
+        return ()
+    events: list[Event] = [evidence]
     match evidence.outcome:
         case Outcome.SUCCEEDED if saga.charged:
             return _of_further_charge(saga, evidence, now)
@@ -349,7 +354,8 @@ def _of_further_charge(saga: Saga, evidence: EvidenceRecorded, now: datetime) ->
 
 def _of_refund(saga: Saga, evidence: EvidenceRecorded, now: datetime) -> tuple[Event, ...]:
     # An operator's word is about what is owed then; a reply that tells an old refund again answers an attempt, so another follows.
-    new = evidence.source is Source.OPERATOR or (evidence.source is Source.REPLY and saga.owed)
+    answers = evidence.source is Source.REPLY and _answered(evidence) not in saga.seen
+    new = evidence.source is Source.OPERATOR or (answers and saga.owed)
     if identity_of(evidence) in saga.seen and not new:
         return ()
     other = evidence.outcome is Outcome.OTHER_AMOUNT

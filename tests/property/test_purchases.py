@@ -8,10 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deployment.gateway_books import BEHAVIOURS
+from domain.errors import RefusedError
 from domain.events import Recorded
 from domain.purchases.errors import SeatsTakenError
 from domain.purchases.identity import intent_id_of, purchase_stream, refund_key_of
-from domain.purchases.messages import Alert, LedgerEntryPosted, NoticePosted, Outcome, Settlement
+from domain.purchases.messages import (
+    Alert,
+    AttemptCharge,
+    GatewayAnswer,
+    LedgerEntryPosted,
+    NoticePosted,
+    Operation,
+    Outcome,
+    RecordEvidence,
+    Settlement,
+    SettlePurchase,
+    Source,
+)
 from domain.purchases.saga import SagaState
 from domain.purchases.seats import SeatState
 from projections.purchases.projection import MODEL, PurchaseRow
@@ -64,6 +77,62 @@ def test_money_and_seats_agree_in_the_end(story: list[tuple]) -> None:  # type: 
             assert saga.state is not SagaState.COMPENSATED or len(saga.refunds) >= len(saga.charges)
     let_all_end(rig)
     check(rig, show)
+
+
+answers = st.builds(
+    lambda operation, outcome, gateway_id, other, source, attempt: RecordEvidence(
+        GatewayAnswer(
+            operation=operation,
+            outcome=outcome,
+            amount_minor=1001 + other,
+            currency="EUR",
+            gateway_id=gateway_id,
+        ),
+        source,
+        attempt,
+    ),
+    st.sampled_from(Operation),
+    st.sampled_from((*[Outcome.SUCCEEDED] * 4, *Outcome)),
+    st.sampled_from(("", "a", "b", "c")),
+    st.sampled_from((0, 0, 0, 1)),
+    st.sampled_from((Source.REPLY, Source.RECONCILIATION, Source.WEBHOOK)),
+    st.integers(0, 6),
+)
+told = st.tuples(answers, st.sampled_from((0, 1, 121, 4000)))
+words = st.tuples(st.sampled_from(Settlement), st.just(0))
+
+
+@settings(max_examples=150)
+@given(story=st.lists(st.one_of(told, told, words), max_size=14))
+def test_repeated_evidence_changes_nothing_and_no_charge_is_forgotten(story: list[tuple]) -> None:  # type: ignore[type-arg]
+    """Whatever a gateway says in whatever order and state, true to its promises or not: a repetition appends nothing, however late;
+    every charge is recorded; COMPENSATED stands beside no charge that is owed; the ledger follows the saga."""
+    rig = Rig()
+    purchase = rig.buy(rig.create_show(2), ("A1",))
+    rig.deals.carry(purchase, AttemptCharge())
+    named: set[str] = set()
+    for said, seconds in story:
+        rig.clock.advance(seconds)
+        if isinstance(said, Settlement):
+            with suppress(RefusedError):
+                rig.deals.carry(purchase, SettlePurchase(settlement=said, principal="operator", note="asked by hand"))
+        else:
+            rig.deals.carry(purchase, said)
+            assert rig.deals.carry(purchase, said).events == ()
+            rig.clock.advance(200)
+            assert rig.deals.carry(purchase, said).events == ()
+            answer = said.answer
+            if (answer.operation, answer.outcome, answer.amount_minor) == (Operation.CHARGE, Outcome.SUCCEEDED, 1001):
+                named |= {answer.gateway_id} - {""}
+        saga, account = rig.saga(purchase), rig.account(purchase)
+        assert named <= set(saga.charges)
+        assert saga.state is not SagaState.COMPENSATED or not saga.owed
+        assert account.charged == saga.charged
+        assert account.refunded >= (
+            saga.charged and saga.refunded
+        )  # a further charge may be owed after the first one's refund
+        assert saga.state is not SagaState.COMPENSATED or account.charged == account.refunded
+        assert saga.state is not SagaState.CONFIRMED or rig.seat(saga.show_id, "A1").state is SeatState.SOLD
 
 
 def charge_again(rig: Rig, purchase_id: str) -> None:
