@@ -42,6 +42,13 @@ _CORRECTION: Final = """A correction about your purchase {purchase_id}.
 A charge of {amount} turned up after we had written to you. It has been refunded in full. Nothing remains charged to you.
 """
 
+_DECIMALS: Final = {
+    0: "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF",
+    3: "BHD IQD JOD KWD LYD OMR TND",
+    4: "CLF UYW",
+}
+"""Currencies whose minor unit has not two decimals, by ISO 4217."""
+
 _SUBJECTS: Final = {"confirmed": "Your tickets", "failed": "Your purchase was not completed"}
 
 
@@ -58,5 +65,7 @@ def mail_of(saga: Saga, mail: str, to: str, message_id: str) -> Mail:
 
 
 def amount_text(amount_minor: int, currency: str) -> str:
-    """An amount for people: two decimals, as most currencies have."""
-    return f"{amount_minor // 100}.{amount_minor % 100:02d} {currency}"
+    """An amount for people, with as many decimals as the currency has."""
+    digits = next((digits for digits, names in _DECIMALS.items() if currency in names), 2)
+    whole, rest = divmod(amount_minor, 10**digits)
+    return f"{whole}.{rest:0{digits}d} {currency}" if digits else f"{whole} {currency}"

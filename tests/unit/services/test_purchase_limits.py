@@ -153,8 +153,14 @@ def test_an_entry_sums_to_zero_and_stands_in_its_turn() -> None:
 
 
 def test_amounts_for_people() -> None:
-    """Two decimals."""
+    """As many decimals as the currency has: two, none, three, four."""
     assert [amount_text(n, "EUR") for n in (0, 5, 4500, 123456)] == ["0.00 EUR", "0.05 EUR", "45.00 EUR", "1234.56 EUR"]
+    assert [amount_text(4507, name) for name in ("JPY", "KWD", "CLF", "XAF")] == [
+        "4507 JPY",
+        "4.507 KWD",
+        "0.4507 CLF",
+        "4507 XAF",
+    ]
 
 
 def test_points_come_in_pairs() -> None:
