@@ -15,7 +15,7 @@ from domain.discrepancies.aggregate import WRITTEN_OFF, Discrepancy
 from domain.errors import FinazError
 from domain.events import Recorded
 from domain.folds import category_of, fold_of, key_of
-from projections.registry import PROJECTIONS, Projection
+from projections.registry import OPTIONAL, PROJECTIONS, Projection
 from services.audit.blobs import BlobsCheck
 from services.audit.chain import ChainCheck
 from services.audit.findings import (
@@ -129,6 +129,7 @@ class _Audit:
         self._total = self._passes * max(1, self._position)
         self._models = self._comparable()
         self._skips = snapshot.skips()
+        self._kept_elsewhere = set(OPTIONAL) & set(snapshot.positions())
 
     def run(self) -> AuditReport:
         if self._parts.seals is None:
@@ -240,6 +241,10 @@ class _Audit:
         tally, findings = self._tally, self._findings
         not_checked = [
             *self._not_checked,
+            *(
+                f"{name}: nothing was given to look at it with"
+                for name in sorted(self._kept_elsewhere - set(tally.models))
+            ),
             *(f"streams of {name}: nothing folds them" for name in sorted(tally.unfolded)),
         ]
         audited = AuditedSeals(

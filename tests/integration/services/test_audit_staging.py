@@ -94,6 +94,14 @@ def test_an_attempt_that_nobody_published_is_named(market: Market) -> None:
     }
 
 
+def test_an_audit_without_clickhouse_says_so(market: Market) -> None:
+    """Where something is staged and nothing was given to look at it with, the report says what was not looked at."""
+    with log_snapshot(market.dsn) as snapshot:
+        report = audit(snapshot, AuditParts(blobs=market.blobs, seals=None))
+    assert "staging: nothing was given to look at it with" in report.not_checked
+    assert not [line for line in audited(market).not_checked if line.startswith("staging")]
+
+
 def test_what_staging_was_told_to_pass_over_need_not_be_staged(market: Market) -> None:
     """A publication that an operator skipped is no difference; staged since by a repair, it is looked at as any other."""
     run_id = market.publish(4, batch_of(5))
