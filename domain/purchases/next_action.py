@@ -107,6 +107,8 @@ def next_action(events: Iterable[Event]) -> Due | None:
     if saga.state is not SagaState.PENDING or saga.charge_attempts:
         dues.pop(Action.CHARGE, None)
         dues.pop(Action.EXPIRE, None)  # once a charge was attempted, time alone ends nothing
+    if saga.state is not SagaState.COMPENSATION_PENDING:
+        dues.pop(Action.REFUND, None)  # a refund that nobody asked for asks for no other
     return min(dues.values(), key=lambda due: due.due_at, default=None)
 
 

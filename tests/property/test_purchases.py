@@ -25,6 +25,7 @@ from domain.purchases.messages import (
     SettlePurchase,
     Source,
 )
+from domain.purchases.next_action import Action, next_action
 from domain.purchases.saga import SagaState
 from domain.purchases.seats import SeatState
 from projections.purchases.projection import MODEL, PurchaseRow
@@ -128,6 +129,11 @@ def test_repeated_evidence_changes_nothing_and_no_charge_is_forgotten(story: lis
         assert named <= set(saga.charges)
         assert saga.state is not SagaState.COMPENSATED or not saga.owed
         assert account.charged == saga.charged
+        due = next_action(recorded.event for recorded in rig.deals.history(purchase))
+        asking = {SagaState.UNKNOWN: Action.RECONCILE, SagaState.COMPENSATION_PENDING: Action.REFUND}.get(saga.state)
+        assert due is None or due.action in (asking, Action.RESUME, Action.OVERDUE)
+        assert due is None or due.action is not Action.RESUME or saga.state is SagaState.PENDING
+        assert (due is None) == (saga.state in (SagaState.CONFIRMED, SagaState.COMPENSATED, SagaState.UNKNOWN_EXPIRED))
         assert account.refunded >= (
             saga.charged and saga.refunded
         )  # a further charge may be owed after the first one's refund
