@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from uuid import uuid4
 
 from domain.stream.errors import (
     BrokerRefusedError,
@@ -49,6 +48,7 @@ class MemoryBroker:
     def __init__(self) -> None:
         self.available = True
         self._topics: dict[str, Topic] = {}
+        self._made = 0
         self._changed = threading.Condition()
 
     # ---------------------------------------------------------------- the port
@@ -76,7 +76,8 @@ class MemoryBroker:
             if unknown := sorted(set(settings) - set(DEFAULTS)):
                 raise BrokerRefusedError(f"unknown settings: {', '.join(unknown)}", at=name)
             made = [Partition() for _ in range(partitions)]
-            self._topics[name] = Topic({**DEFAULTS, **settings}, made, str(uuid4()))
+            self._made += 1  # two processes that make the same topics in the same order have the same ones
+            self._topics[name] = Topic({**DEFAULTS, **settings}, made, f"{name} {self._made}")
 
     def describe(self, name: str) -> TopicDescription | None:
         with self._changed:
