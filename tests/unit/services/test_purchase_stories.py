@@ -525,3 +525,21 @@ def test_only_what_was_written_is_corrected(rounds: int) -> None:
     rig.settle_down()
     assert subjects(rig)[1:] == [f"correction-{rounds}"]
     assert rig.saga(purchase).mail_due is None
+
+
+def test_a_refund_over_another_amount_is_no_refund_of_ours() -> None:
+    """It alerts and is asked for again; only an operator's word ends it."""
+    rig = Rig()
+    purchase = rig.buy(rig.create_show(2), SEAT, "charge:timeout_before;refund:other_amount")
+    rig.settle_down()
+    late(rig, purchase)
+    for _ in range(4):
+        rig.turn()
+        rig.clock.advance(3600)
+    saga = rig.saga(purchase)
+    assert (saga.state, saga.owed) == (SagaState.COMPENSATION_PENDING, 1)
+    assert "REFUND_REFUSED" in saga.alerts
+    settle(rig, purchase, Settlement.REFUNDED)
+    rig.settle_down()
+    assert rig.saga(purchase).state is SagaState.COMPENSATED
+    assert audit(rig.log, rig.books).differences == ()
