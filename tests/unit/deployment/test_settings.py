@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployment import settings as settings_module
+from deployment.setting_variables import VARIABLES
 from deployment.settings import (
-    VARIABLES,
     Settings,
     cache_folder,
     child_environment,
