@@ -45,7 +45,7 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SealProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """A seal that is not there or not right."""
+    """A seal that is not right, or a row of seals that are not there."""
 
     name: str
     missing: bool
@@ -166,8 +166,10 @@ def _verified(
 
 
 def _missing(first: int, beyond: int) -> Iterator[SealProblem]:
-    for number in range(first, beyond):
-        yield SealProblem(name=name_of(number), missing=True, expected="a seal of every number", actual="none")
+    """The gap before a number, if there is one: one problem however wide, since a stray file or note can claim any number."""
+    if first < beyond:
+        name = name_of(first) if first == beyond - 1 else f"{name_of(first)} to {name_of(beyond - 1)}"
+        yield SealProblem(name=name, missing=True, expected="a seal of every number", actual="none")
 
 
 class Sealer:

@@ -18,6 +18,7 @@ from services.seals import SEAL_BYTES_MAX, name_of
 
 _NAME: Final = re.compile(r"seal-(\d{10})\.json\Z")
 _NEWEST: Final = "newest"
+_NOTED: Final = re.compile(r"\d{1,10}\Z")
 _TEMPORARY: Final = ".incoming-"
 
 
@@ -41,7 +42,7 @@ class SealFolder:
         """See `SealStore`."""
         try:
             text = (self._folder / _NEWEST).read_text("ascii").strip()
-            return int(text) if text.isdecimal() else 0
+            return int(text) if _NOTED.match(text) else 0
         except (FileNotFoundError, UnicodeDecodeError):
             return 0
         except OSError as error:

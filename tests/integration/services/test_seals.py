@@ -223,6 +223,22 @@ def test_what_is_no_seal_is_refused(log: Log, folder: SealFolder, signer: Ed2551
     assert (problem.name, problem.missing) == ("seal-0000000002", False)
 
 
+@pytest.mark.parametrize(("stray", "noted"), [("seal-9999999999.json", b"1"), (None, b"9999999999"), (None, b"9" * 40)])
+def test_a_gap_is_one_problem_however_wide(
+    log: Log, folder: SealFolder, signer: Ed25519Signer, tmp_path: Path, stray: str | None, noted: bytes
+) -> None:
+    """A stray file, or a note of the newest number that says anything, costs no time: each gap is told once, with both its ends."""
+    log.append_blocking(facts("run/a", 1))
+    Sealer(SealableChain(log.pool), folder, signer, verify).run_once()
+    if stray is not None:
+        (tmp_path / "seals" / stray).write_bytes(folder.read(1))
+    (tmp_path / "seals" / "newest").unlink()
+    (tmp_path / "seals" / "newest").write_bytes(noted)
+    last = 9_999_999_998 if stray else 9_999_999_999
+    gaps = [one.name for one in all_seals(folder, signer) if isinstance(one, SealProblem) and one.missing]
+    assert gaps == ([] if len(noted) > 10 else [f"seal-0000000002 to seal-{last}"])
+
+
 def _fields(seal: Seal) -> dict[str, Any]:
     return {name: getattr(seal, name) for name in seal.__struct_fields__}
 
