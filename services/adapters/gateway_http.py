@@ -2,19 +2,22 @@
 
 What must stay true: every call carries an idempotency key; what is not known to have failed is `UNKNOWN`, never "declined". A call
 is tried again here only where that is safe: a question, or a connection that was never made; a charge or refund that was sent and
-not answered is the saga's to reconcile. A webhook counts only with a right HMAC over its timestamp and body, and a timestamp near
-now, so that neither a stranger nor a recording of an old one is heard.
+not answered is the saga's to reconcile. A try ends in bounded time whatever drips in, head or body: it runs on an event loop of
+the adapter's own, where it can be cut off. "Not found" is believed of the gateway alone, in its own words: a 404 of whoever stands
+between (a proxy without a backend, a wrong address) would have a charge taken for none. A webhook counts only with a right HMAC
+over its timestamp and body, and a timestamp near now, so that neither a stranger nor a recording of an old one is heard.
 
 `POST /v1/charges` and `/v1/refunds` answer 200 with `{"id", "status", "amount_minor", "currency"}`, `status` being `succeeded`
-or `declined`; `GET /v1/charges/{intent}` and `/v1/refunds/{key}` the same, or 404. The header `Gateway-Signature` is
-`t=SECONDS,v1=HEX`.
+or `declined`; `GET /v1/charges/{intent}` and `/v1/refunds/{key}` the same, or 404 with `{"error": "not found"}`. The header
+`Gateway-Signature` is `t=SECONDS,v1=HEX`.
 """
 
+import asyncio
 import hashlib
 import hmac
 import re
-import time
-from typing import Annotated, Any, Final
+import threading
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
 
 import httpx
@@ -30,10 +33,13 @@ CONNECT_SECONDS_MAX: Final = 2.0
 """Seconds to wait for a connection."""
 
 ANSWER_SECONDS_MAX: Final = 5.0
-"""Seconds to wait for an answer; then it is unknown."""
+"""Seconds that one try may take from the connection to the answer's last byte; then it is unknown."""
 
 TRIES_MAX: Final = 2
 """Tries of a call where trying again is safe."""
+
+CUT_SECONDS_MAX: Final = 5.0
+"""Seconds beyond a try's own in which it must have been cut off."""
 
 CONNECTIONS_MAX: Final = 16
 """Connections kept to the gateway."""
@@ -63,6 +69,12 @@ class _Body(msgspec.Struct, frozen=True):
     currency: str
 
 
+class _NotFound(msgspec.Struct, frozen=True):
+    """How the gateway says that it knows of no such charge or refund."""
+
+    error: Literal["not found"]
+
+
 class _Webhook(msgspec.Struct, frozen=True):
     intent_id: str
     operation: Operation
@@ -74,17 +86,23 @@ class HttpGateway:
 
     def __init__(self, url: str, api_key: str, *, answer_seconds_max: float = ANSWER_SECONDS_MAX) -> None:
         self._answer_seconds_max = answer_seconds_max
-        self._client = httpx.Client(
+        self._client = httpx.AsyncClient(
             base_url=url,
-            headers={"authorization": f"Bearer {api_key}"},
+            headers={"authorization": f"Bearer {api_key}", "accept-encoding": "identity"},
             timeout=httpx.Timeout(answer_seconds_max, connect=min(CONNECT_SECONDS_MAX, answer_seconds_max)),
             limits=httpx.Limits(max_connections=CONNECTIONS_MAX, max_keepalive_connections=CONNECTIONS_MAX),
             trust_env=False,
         )
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="finaz-gateway", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Close the connections."""
-        self._client.close()
+        asyncio.run_coroutine_threadsafe(self._client.aclose(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
     def charge(self, request: ChargeRequest) -> GatewayAnswer:
         """See `Gateway`."""
@@ -106,10 +124,10 @@ class HttpGateway:
         headers = {"idempotency-key": key} if key else {}
         for attempt in range(1, TRIES_MAX + 1):
             try:
-                status, content = self._ask(method, path, body, headers)
+                status, content = self._within_time(method, path, body, headers)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 safe, failure = True, type(error).__name__  # it was never sent
-            except httpx.HTTPError as error:
+            except (httpx.HTTPError, TimeoutError) as error:
                 safe, failure = method == "GET", type(error).__name__
             else:
                 if status < 500:
@@ -119,27 +137,37 @@ class HttpGateway:
                 break
         return _unknown(operation, failure)
 
-    def _ask(self, method: str, path: str, body: Any, headers: dict[str, str]) -> tuple[int, bytes]:
-        """The status and the answer, which is cut off once it is too long or takes too long, and then cannot be read."""
-        until = time.monotonic() + self._answer_seconds_max
+    def _within_time(self, method: str, path: str, body: Any, headers: dict[str, str]) -> tuple[int, bytes]:
+        """One try, cut off when its time is over: then `TimeoutError`."""
+
+        async def bounded() -> tuple[int, bytes]:
+            async with asyncio.timeout(self._answer_seconds_max):
+                return await self._ask(method, path, body, headers)
+
+        trying = asyncio.run_coroutine_threadsafe(bounded(), self._loop)
+        return trying.result(self._answer_seconds_max + CUT_SECONDS_MAX)
+
+    async def _ask(self, method: str, path: str, body: Any, headers: dict[str, str]) -> tuple[int, bytes]:
+        """The status and the answer as it came, which is cut off once it is too long, and then cannot be read."""
         content = b""
-        with self._client.stream(method, path, json=body, headers=headers) as answer:
-            for part in answer.iter_bytes():
+        async with self._client.stream(method, path, json=body, headers=headers) as answer:
+            async for part in answer.aiter_raw():
                 content += part
-                if len(content) > ANSWER_BYTES_MAX or time.monotonic() > until:
+                if len(content) > ANSWER_BYTES_MAX:
                     return answer.status_code, b""
         return answer.status_code, content
 
 
 def _read(operation: Operation, method: str, status: int, content: bytes) -> GatewayAnswer:
-    if status == 404 and method == "GET":
-        return GatewayAnswer(operation=operation, outcome=Outcome.NOT_FOUND)
-    if status != 200:
-        return _unknown(operation, f"status {status}")
     try:
-        return _answer_of(operation, msgspec.json.decode(content, type=_Body))
+        if status == 404 and method == "GET":
+            msgspec.json.decode(content, type=_NotFound)
+            return GatewayAnswer(operation=operation, outcome=Outcome.NOT_FOUND)
+        if status == 200:
+            return _answer_of(operation, msgspec.json.decode(content, type=_Body))
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return _unknown(operation, "an answer that cannot be read")
+        return _unknown(operation, f"an answer that cannot be read, status {status}")
+    return _unknown(operation, f"status {status}")
 
 
 def _answer_of(operation: Operation, body: _Body) -> GatewayAnswer:

@@ -1,5 +1,6 @@
 """The HTTP adapter's own promises: what is retried, what is unknown, and which webhooks are heard."""
 
+import gzip
 import socket
 import threading
 import time
@@ -37,7 +38,7 @@ GOOD = b'{"id":"ch_1","status":"succeeded","amount_minor":4500,"currency":"EUR"}
 class _Server:
     """Answers with what it is told, and counts."""
 
-    def __init__(self, status: int, body: bytes, drip_seconds: float = 0.0) -> None:
+    def __init__(self, status: int, body: bytes) -> None:
         self.keys: list[str | None] = []
         outer = self
 
@@ -56,16 +57,12 @@ class _Server:
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
                 with suppress(OSError):  # whoever asked may have gone
-                    for byte in body if drip_seconds else ():
-                        self.wfile.write(bytes([byte]))
-                        time.sleep(drip_seconds)
-                    if not drip_seconds:
-                        self.wfile.write(body)
+                    self.wfile.write(body)
 
             def log_message(self, *_: Any) -> None: ...
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
 
@@ -109,13 +106,78 @@ def test_an_answer_that_does_not_say_is_unknown(
     assert server.keys == ["int_1"]
 
 
-def test_an_answer_that_drips_is_unknown_in_bounded_time(request: pytest.FixtureRequest) -> None:
+@pytest.fixture
+def raw(request: pytest.FixtureRequest) -> Callable[[list[bytes]], HttpGateway]:
+    """A gateway that sends these pieces as they are, 20 ms apart, whatever it is asked."""
+
+    def make(pieces: list[bytes]) -> HttpGateway:
+        listener = socket.create_server(("127.0.0.1", 0))
+        request.addfinalizer(listener.close)
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    threading.Thread(target=drip, args=(connection,), daemon=True).start()
+
+        def drip(connection: socket.socket) -> None:
+            with connection, suppress(OSError):  # whoever asked may have gone
+                connection.recv(65_536)
+                for piece in pieces:
+                    connection.sendall(piece)
+                    time.sleep(0.02)
+
+        threading.Thread(target=serve, daemon=True).start()
+        gateway = HttpGateway(f"http://127.0.0.1:{listener.getsockname()[1]}", "key", answer_seconds_max=0.2)
+        request.addfinalizer(gateway.close)
+        return gateway
+
+    return make
+
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n" % len(GOOD)
+DRIPS = {
+    "the body": [HEAD, b"\r\n", *(bytes([byte]) for byte in GOOD)],
+    "the head": [HEAD, b"x: ", *[b"a"] * 500],
+    "words that are no answer": [b"HTTP/1.1 100 Continue\r\n\r\n"] * 500,
+}
+
+
+@pytest.mark.parametrize("dripping", DRIPS)
+def test_an_answer_that_drips_is_unknown_in_bounded_time(
+    raw: Callable[[list[bytes]], HttpGateway], dripping: str
+) -> None:
     """Each byte comes in time and the whole does not: the call ends all the same, long before the answer would."""
-    server = _Server(200, GOOD, drip_seconds=0.05)
-    request.addfinalizer(server.server.shutdown)
-    gateway = HttpGateway(server.url, "key", answer_seconds_max=0.2)
-    request.addfinalizer(gateway.close)
+    assert raw(DRIPS[dripping]).charge(CHARGE).outcome is Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        HEAD + b"\r\n" + GOOD[:-9],
+        HEAD + b"content-length: 3\r\n\r\n" + GOOD,
+        HEAD + b"content-encoding: gzip\r\n\r\n" + gzip.compress(b" " * 50_000_000)[: len(GOOD)],
+        b"SSH-2.0-OpenSSH_9.9\r\n",
+        b"",
+    ],
+)
+def test_what_is_no_answer_is_unknown(raw: Callable[[list[bytes]], HttpGateway], piece: bytes) -> None:
+    """Cut off, contradictory, packed as nobody asked for, another protocol, nothing."""
+    gateway = raw([piece])
     assert gateway.charge(CHARGE).outcome is Outcome.UNKNOWN
+    assert gateway.find_charge("int_1").outcome is Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>404 page not found</html>", b"", b"{}", b'{"detail":"Not Found"}', b'{"error":"no route"}', GOOD]
+)
+def test_a_404_of_somebody_else_is_unknown(
+    answering: Callable[[int, bytes], tuple[_Server, HttpGateway]], body: bytes
+) -> None:
+    """Whoever believes a proxy's 404 releases the seats of somebody who was charged."""
+    _, gateway = answering(404, body)
+    assert gateway.find_charge("int_1").outcome is Outcome.UNKNOWN
+    assert gateway.find_refund("refund_int_1").outcome is Outcome.UNKNOWN
 
 
 def test_a_question_is_asked_again(answering: Callable[[int, bytes], tuple[_Server, HttpGateway]]) -> None:
