@@ -6,15 +6,13 @@ service, encode. A crash leaves each done or not done.
 """
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
-import structlog
-
 from api.answers import Answer, json_answer
-from api.auth import Scope
-from api.operations import AnswerSpec, BodySpec, Call, Operation
-from api.parameters import Place, choice, integer, known_name, pattern
+from api.declaring import UUID_PATTERN, document_answer, operator_operation, read_text, tell, text_body
+from api.operations import Call, Operation
+from api.parameters import Place, choice, cursor, known_name, limit, pattern
 from api.parts import ApiParts
 from api.schemas import (
     RUN_ID_PATTERN,
@@ -22,10 +20,9 @@ from api.schemas import (
     AlertResolved,
     DeadLetterChanged,
     DeadLetterList,
-    reference,
 )
 from domain.discrepancies.messages import DiscrepancyKind
-from domain.errors import AlertNotFoundError, BodyInvalidError, InputError, NotFoundError, ProjectionUnknownError
+from domain.errors import AlertNotFoundError, NotFoundError, ProjectionUnknownError
 from services.alerts import (
     ALERT_STATES,
     ALERTS_PAGE_MAX,
@@ -38,13 +35,6 @@ from services.alerts import (
 from services.read_models import ProjectionView
 
 ALERTS_PAGE_DEFAULT: Final = 50
-
-NOTE_BYTES_MAX: Final = 64 * 1024
-"""Bytes of a body that carries a note or a reason: its characters, each escaped as two `\\uXXXX`, fit in."""
-
-UUID_PATTERN: Final = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
-_CURSOR_PATTERN: Final = "^[A-Za-z0-9_=-]{1,200}$"
-_log: structlog.typing.FilteringBoundLogger = structlog.get_logger("finaz.api")
 
 _KINDS: Final = tuple(kind.value for kind in DiscrepancyKind)
 _ALERT: Final = (
@@ -59,8 +49,8 @@ _RUNNER: Final = known_name("name", "A projection or a process manager.", RUNNER
 _MANAGER: Final = known_name("name", "The process manager.", MANAGERS, ProjectionUnknownError)
 _LIST_PARAMETERS: Final = (
     choice("state", "In this state; `ALERTED` waits for an operator.", ALERT_STATES, default="ALERTED"),
-    pattern("cursor", "Where the page before ended.", _CURSOR_PATTERN, InputError, place=Place.QUERY),
-    integer("limit", "Alerts in one page.", minimum=1, maximum=ALERTS_PAGE_MAX, default=ALERTS_PAGE_DEFAULT),
+    cursor(),
+    limit("Alerts", maximum=ALERTS_PAGE_MAX, default=ALERTS_PAGE_DEFAULT),
 )
 
 
@@ -73,127 +63,95 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
 
 
 def _of_alerts(handlers: "_Handlers") -> Iterator[Operation]:
-    yield _operation(
+    yield operator_operation(
         "listAlerts",
         "GET",
         "/v1/alerts",
         "What the reconciler found",
         handlers.list_alerts,
-        _answer("A page of alerts, newest first.", AlertList),
+        document_answer("A page of alerts, newest first.", AlertList),
         parameters=_LIST_PARAMETERS,
         problems=(409,),
     )
-    yield _operation(
+    yield operator_operation(
         "resolveAlert",
         "POST",
         "/v1/alerts/{kind}/{run_id}/resolve",
         "Say that an alert was dealt with, and how",
         handlers.resolve,
-        _answer("It is resolved.", AlertResolved),
+        document_answer("It is resolved.", AlertResolved),
         parameters=_ALERT,
-        body=_text_body("note", NOTE_CHARACTERS_MAX, "restored from the backup of Monday"),
+        body=text_body("note", NOTE_CHARACTERS_MAX, "restored from the backup of Monday"),
         problems=(404, 409, 422),
     )
 
 
 def _of_dead_letters(handlers: "_Handlers") -> Iterator[Operation]:
-    yield _operation(
+    yield operator_operation(
         "listDeadLetters",
         "GET",
         "/v1/dead-letters",
         "What process managers could not do",
         handlers.list_dead_letters,
-        _answer(f"The oldest {DEAD_LETTERS_MAX}.", DeadLetterList),
+        document_answer(f"The oldest {DEAD_LETTERS_MAX}.", DeadLetterList),
         parameters=(choice("manager", "Of this process manager.", MANAGERS),),
     )
-    yield _operation(
+    yield operator_operation(
         "reviveDeadLetter",
         "POST",
         "/v1/dead-letters/{manager}/{command_id}/revive",
         "Have a dead letter tried again",
         handlers.revive,
-        _answer("It is pending, and due now.", DeadLetterChanged),
+        document_answer("It is pending, and due now.", DeadLetterChanged),
         description="One called `react` is an event, not a command: it is not found here, a replay of its manager tries it again.",
         parameters=_DEAD_LETTER,
         problems=(404,),
     )
-    yield _operation(
+    yield operator_operation(
         "discardDeadLetter",
         "POST",
         "/v1/dead-letters/{manager}/{command_id}/discard",
         "Have done with a dead letter, saying why",
         handlers.discard,
-        _answer("It is discarded, for good.", DeadLetterChanged),
+        document_answer("It is discarded, for good.", DeadLetterChanged),
         parameters=_DEAD_LETTER,
-        body=_text_body("reason", REASON_CHARACTERS_MAX, "the run was submitted again"),
+        body=text_body("reason", REASON_CHARACTERS_MAX, "the run was submitted again"),
         problems=(404, 422),
     )
 
 
 def _of_runners(handlers: "_Handlers") -> Iterator[Operation]:
-    yield _operation(
+    yield operator_operation(
         "pauseProjection",
         "POST",
         "/v1/projections/{name}/pause",
         "Have a projection or process manager stay where it is",
         handlers.pause,
-        _answer("It as it stands now; one that had stopped by itself stays stopped.", ProjectionView),
+        document_answer("It as it stands now; one that had stopped by itself stays stopped.", ProjectionView),
         parameters=(_RUNNER,),
-        body=_text_body("reason", REASON_CHARACTERS_MAX, "the database is being moved"),
+        body=text_body("reason", REASON_CHARACTERS_MAX, "the database is being moved"),
         problems=(404, 422),
     )
-    yield _operation(
+    yield operator_operation(
         "resumeProjection",
         "POST",
         "/v1/projections/{name}/resume",
         "Let a projection or process manager go on, also one that stopped at an event",
         handlers.resume,
-        _answer("It as it stands now.", ProjectionView),
+        document_answer("It as it stands now.", ProjectionView),
         parameters=(_RUNNER,),
         problems=(404,),
     )
-    yield _operation(
+    yield operator_operation(
         "replayProcessManager",
         "POST",
         "/v1/projections/{name}/replay",
         "Have a paused process manager fold the log again from its beginning",
         handlers.replay,
-        _answer("It as it stands now, at position 0. Nothing is issued twice.", ProjectionView),
+        document_answer("It as it stands now, at position 0. Nothing is issued twice.", ProjectionView),
         parameters=(_MANAGER,),
         problems=(404, 409),
     )
-
-
-def _operation(
-    name: str, method: str, path: str, summary: str, handler: Any, answer: AnswerSpec, **more: Any
-) -> Operation:
-    return Operation(
-        name=name,
-        method=method,
-        path=path,
-        summary=summary,
-        handler=handler,
-        answers=(answer,),
-        tag="operating",
-        scope=Scope.OPERATE,
-        **more,
-    )
-
-
-def _answer(description: str, document: type[Any]) -> AnswerSpec:
-    return AnswerSpec(status=200, description=description, content={"application/json": reference(document)})
-
-
-def _text_body(field: str, characters_max: int, example: str) -> BodySpec:
-    """A body of one field: text that says something."""
-    text = {
-        "type": "string",
-        "minLength": 1,
-        "maxLength": characters_max,
-        "pattern": "^[^\\u0000]*[^\\s\\u0000][^\\u0000]*$",
-    }
-    schema = {"type": "object", "required": [field], "properties": {field: text}, "additionalProperties": False}
-    return BodySpec(media_type="application/json", bytes_max=NOTE_BYTES_MAX, schema=schema, example={field: example})
 
 
 class _Handlers:
@@ -209,10 +167,10 @@ class _Handlers:
 
     async def resolve(self, call: Call) -> Answer:
         kind, run_id = call.path_arguments["kind"], call.path_arguments["run_id"]
-        note = await _text(call, "note")
+        note = await read_text(call, "note")
         position = await self._alerts.resolve(kind, run_id, call.principal.name, note)
         self._metrics.appended()
-        _tell("alert resolved", call, kind=kind, run_id=run_id, position=position)
+        tell("alert resolved", call, kind=kind, run_id=run_id, position=position)
         return json_answer(AlertResolved(kind=kind, run_id=run_id, position=position))
 
     async def list_dead_letters(self, call: Call) -> Answer:
@@ -225,38 +183,29 @@ class _Handlers:
 
     async def discard(self, call: Call) -> Answer:
         manager, command_id = _dead_letter(call)
-        await self._alerts.discard(manager, command_id, call.principal.name, await _text(call, "reason"))
+        await self._alerts.discard(manager, command_id, call.principal.name, await read_text(call, "reason"))
         return _changed(call, manager, command_id, "discarded")
 
     async def pause(self, call: Call) -> Answer:
-        name, reason = call.path_arguments["name"], await _text(call, "reason")
+        name, reason = call.path_arguments["name"], await read_text(call, "reason")
         await self._alerts.pause(name, call.principal.name, reason)
-        _tell("projection paused", call, projection=name, reason=reason)
+        tell("projection paused", call, projection=name, reason=reason)
         return await self._view(name)
 
     async def resume(self, call: Call) -> Answer:
         name = call.path_arguments["name"]
         await self._alerts.resume(name, call.principal.name)
-        _tell("projection resumed", call, projection=name)
+        tell("projection resumed", call, projection=name)
         return await self._view(name)
 
     async def replay(self, call: Call) -> Answer:
         name = call.path_arguments["name"]
         await self._alerts.replay(name, call.principal.name)
-        _tell("process manager replayed", call, projection=name)
+        tell("process manager replayed", call, projection=name)
         return await self._view(name)
 
     async def _view(self, name: str) -> Answer:
         return json_answer(await self._read_models.view(name))
-
-
-async def _text(call: Call, field: str) -> str:
-    """The only field of the body; whether it says enough is the service's to judge."""
-    value = await call.json(NOTE_BYTES_MAX)
-    if not isinstance(value, dict) or value.keys() != {field} or not isinstance(value[field], str):
-        raise BodyInvalidError("the body is something else", at="$", expected=f"an object of just {field!r}, a text")
-    text: str = value[field]
-    return text
 
 
 def _dead_letter(call: Call) -> tuple[str, UUID]:
@@ -264,9 +213,5 @@ def _dead_letter(call: Call) -> tuple[str, UUID]:
 
 
 def _changed(call: Call, manager: str, command_id: UUID, state: str) -> Answer:
-    _tell("dead letter changed", call, manager=manager, command_id=str(command_id), state=state)
+    tell("dead letter changed", call, manager=manager, command_id=str(command_id), state=state)
     return json_answer(DeadLetterChanged(manager=manager, command_id=command_id, state=state))
-
-
-def _tell(what: str, call: Call, **facts: Any) -> None:
-    _log.info(what, principal=call.principal.name, request_id=call.request_id, **facts)

@@ -13,12 +13,22 @@ import msgspec
 
 from api.answers import Answer, Stream, json_answer
 from api.auth import Scope
+from api.declaring import LAST_EVENT_ID, UUID_PATTERN, document_answer, read_last_event_id
 from api.follow import LogFollowers
 from api.operations import AnswerSpec, Call, Handler, Operation
-from api.parameters import Parameter, Place, choice, instant, integer, looked_up_name, pattern
+from api.parameters import (
+    Parameter,
+    Place,
+    choice,
+    cursor,
+    instant,
+    limit,
+    looked_up_name,
+    pattern,
+    position,
+    position_cursor,
+)
 from api.parts import ApiParts
-from api.runs import POSITION_MAX
-from api.schemas import reference
 from domain.errors import InputError, OverloadedError
 from services.inspected import AggregateState, EventChain, InspectedPage, StateDifference, StreamPage
 from services.inspection import PAGE_MAX, EventNotFoundError, Inspection, Search
@@ -41,15 +51,9 @@ _STREAM: Final = pattern(
     "stream", "The stream: category/key.", _STREAM_NAME, InputError, place=Place.QUERY, required=True
 )
 _PREFIX: Final = pattern("prefix", "Streams whose names begin so: `run/`.", _STREAM_NAME, InputError, place=Place.QUERY)
-_LIMIT: Final = integer("limit", "Items in one page.", minimum=1, maximum=PAGE_MAX, default=PAGE_DEFAULT)
+_LIMIT: Final = limit("Items", maximum=PAGE_MAX, default=PAGE_DEFAULT)
 _ORDER: Final = choice("order", "Oldest or newest first.", ("asc", "desc"), default="asc")
-_EVENT_ID: Final = pattern(
-    "event_id",
-    "The event.",
-    "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$",
-    EventNotFoundError,
-    place=Place.PATH,
-)
+_EVENT_ID: Final = pattern("event_id", "The event.", UUID_PATTERN, EventNotFoundError, place=Place.PATH)
 _FILTERS: Final = (
     looked_up_name("topic", "Events of any of these topics, known to this version or not.", repeated=True),
     pattern("principal", "Of this principal.", _STREAM_NAME, InputError, place=Place.QUERY),
@@ -59,17 +63,20 @@ _FILTERS: Final = (
 
 
 def _version(name: str, description: str, *, required: bool = False) -> Parameter:
-    made = integer(name, description, minimum=0, maximum=POSITION_MAX)
-    return msgspec.structs.replace(made, required=required)
+    return msgspec.structs.replace(position(name, description), required=required)
 
 
 def operations(parts: ApiParts) -> Iterator[Operation]:
     """The operations of inspection."""
     handlers = _Handlers(parts.inspection, parts.followers, parts.exports)
-    cursor = pattern("cursor", "Where the page before ended.", "^[A-Za-z0-9_-]{1,4096}$", InputError, place=Place.QUERY)
-    place = _version("cursor", "Where the page before ended.")
+    place = position_cursor()
     yield _looking(
-        "listStreams", "/v1/streams", "Streams by name", StreamPage, handlers.streams, (_PREFIX, cursor, _LIMIT)
+        "listStreams",
+        "/v1/streams",
+        "Streams by name",
+        StreamPage,
+        handlers.streams,
+        (_PREFIX, cursor(characters_max=4096), _LIMIT),
     )
     yield _looking(
         "readStream",
@@ -134,17 +141,14 @@ def _looking(
         tag="inspection",
         scope=Scope.OPERATE,
         parameters=parameters,
-        answers=(AnswerSpec(status=200, description=f"{summary}.", content={"application/json": reference(answer)}),),
+        answers=(document_answer(f"{summary}.", answer),),
         problems=(404, 409, 422),
         handler=handler,
     )
 
 
 def _follow(handler: Handler) -> Operation:
-    last = integer(
-        "Last-Event-ID", "Goes on behind this position.", minimum=0, maximum=POSITION_MAX, place=Place.HEADER
-    )
-    after = integer("after", "Begin behind this position; without it, at the end.", minimum=0, maximum=POSITION_MAX)
+    after = position("after", "Begin behind this position; without it, at the end.")
     message = {"type": "object", "properties": {"id": {"type": "string"}, "data": {"type": "string"}}}
     return Operation(
         name="followLog",
@@ -154,7 +158,7 @@ def _follow(handler: Handler) -> Operation:
         description="One message per event: `id` its position, `event` its topic, `data` as in a page. Never ends by itself.",
         tag="inspection",
         scope=Scope.OPERATE,
-        parameters=(*_FILTERS, after, last),
+        parameters=(*_FILTERS, after, LAST_EVENT_ID),
         answers=(AnswerSpec(status=200, description="Events as they come.", content={EVENT_STREAM: message}),),
         handler=handler,
     )
@@ -172,8 +176,8 @@ def _export(handler: Handler) -> Operation:
         scope=Scope.OPERATE,
         parameters=(
             stream,
-            integer("first", "The first position.", minimum=1, maximum=POSITION_MAX, default=1),
-            integer("last", "The last position; without it, to the end.", minimum=1, maximum=POSITION_MAX),
+            position("first", "The first position.", minimum=1, default=1),
+            position("last", "The last position; without it, to the end.", minimum=1),
         ),
         answers=(AnswerSpec(status=200, description="Head and events.", content={NDJSON: {"type": "string"}}),),
         problems=(404, 409),
@@ -226,14 +230,9 @@ class _Handlers:
 
     async def follow(self, call: Call) -> Stream:
         given = call.arguments
-        last = call.text_header(b"last-event-id", InputError)
-        after = given["after"]
-        if last is not None:
-            if not last.isdecimal() or int(last) > POSITION_MAX:
-                raise InputError(f"{last[:40]!r} is no position", at="Last-Event-ID", expected="a position")
-            after = int(last)
-        position = await self._followers.begin(after)
-        return Stream(self._followers.chunks(_wanted(given), position), self._followers.leave, EVENT_STREAM)
+        last = read_last_event_id(call)
+        begin = await self._followers.begin(given["after"] if last is None else last)
+        return Stream(self._followers.chunks(_wanted(given), begin), self._followers.leave, EVENT_STREAM)
 
     async def export(self, call: Call) -> Stream:
         if self._exporting >= EXPORTS_MAX:

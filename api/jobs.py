@@ -5,16 +5,14 @@ a job is confirmed and cancelled by somebody whose name is kept. Decode, call on
 """
 
 from collections.abc import Iterator
-from typing import Any, Final
-
-import structlog
+from typing import Final
 
 from api.answers import Answer, json_answer
-from api.auth import Scope
-from api.operations import AnswerSpec, BodySpec, Call, Operation
-from api.parameters import Place, choice, integer, pattern
+from api.declaring import document_answer, operator_operation, tell
+from api.operations import BodySpec, Call, Operation
+from api.parameters import Place, choice, cursor, limit, pattern
 from api.parts import ApiParts
-from api.schemas import EventList, JobList, reference, view_event
+from api.schemas import EventList, JobList, view_event
 from domain.errors import BodyInvalidError, InputError
 from services.jobs import DOCUMENT_BYTES_MAX, JOB_STATES, JobNotFoundError, JobView
 
@@ -25,16 +23,14 @@ JOBS_PAGE_DEFAULT: Final = 50
 REQUEST_BYTES_MAX: Final = 4 * DOCUMENT_BYTES_MAX
 """Bytes of a request for a job: its parameters, in whatever spelling."""
 
-_CURSOR_PATTERN: Final = "^[A-Za-z0-9_=-]{1,200}$"
 _JOB_ID: Final = pattern("job_id", "The job.", JOB_ID_PATTERN, JobNotFoundError, place=Place.PATH)
 _LIST_PARAMETERS: Final = (
     choice("state", "In this state; `AWAITING` waits for an operator.", JOB_STATES),
     pattern("kind", "Of this kind.", "^[a-z_]{1,64}$", InputError, place=Place.QUERY),
-    pattern("cursor", "Where the page before ended.", _CURSOR_PATTERN, InputError, place=Place.QUERY),
-    integer("limit", "Jobs in one page.", minimum=1, maximum=JOBS_PAGE_MAX, default=JOBS_PAGE_DEFAULT),
+    cursor(),
+    limit("Jobs", maximum=JOBS_PAGE_MAX, default=JOBS_PAGE_DEFAULT),
 )
 _NAME: Final = {"type": "string", "minLength": 1, "maxLength": 255}
-_log: structlog.typing.FilteringBoundLogger = structlog.get_logger("finaz.api")
 
 
 def operations(parts: ApiParts) -> Iterator[Operation]:
@@ -45,66 +41,66 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
 
 
 def _of_all(handlers: "_Handlers", kinds: tuple[str, ...]) -> Iterator[Operation]:
-    yield _operation(
+    yield operator_operation(
         "requestJob",
         "POST",
         "/v1/jobs",
         "Ask for a job: a rebuild, an audit, …",
         handlers.request,
-        _answer("It waits for a runner.", JobView, 202),
+        document_answer("It waits for a runner.", JobView, 202),
         body=_body(kinds),
         problems=(404, 409, 422),
     )
-    yield _operation(
+    yield operator_operation(
         "listJobs",
         "GET",
         "/v1/jobs",
         "Jobs, the newest first",
         handlers.list,
-        _answer("A page of jobs.", JobList),
+        document_answer("A page of jobs.", JobList),
         parameters=_LIST_PARAMETERS,
         problems=(409,),
     )
 
 
 def _of_one(handlers: "_Handlers") -> Iterator[Operation]:
-    yield _operation(
+    yield operator_operation(
         "getJob",
         "GET",
         "/v1/jobs/{job_id}",
         "A job as of now: how far it is, at what rate, what it found",
         handlers.get,
-        _answer("The job.", JobView),
+        document_answer("The job.", JobView),
         parameters=(_JOB_ID,),
         problems=(404,),
     )
-    yield _operation(
+    yield operator_operation(
         "getJobHistory",
         "GET",
         "/v1/jobs/{job_id}/events",
         "What has happened to a job",
         handlers.history,
-        _answer("The events of the job and of its leases, by position.", EventList),
+        document_answer("The events of the job and of its leases, by position.", EventList),
         parameters=(_JOB_ID,),
         problems=(404,),
     )
-    yield _operation(
+    yield operator_operation(
         "confirmJob",
         "POST",
         "/v1/jobs/{job_id}/confirm",
         "Have a job go on that waits for a confirmation",
         handlers.confirm,
-        _answer("The job, which goes on.", JobView),
+        document_answer("The job, which goes on.", JobView),
         parameters=(_JOB_ID,),
         problems=(404, 409),
     )
-    yield _operation(
+    yield operator_operation(
         "cancelJob",
         "POST",
         "/v1/jobs/{job_id}/cancel",
         "Ask that a job end without an effect",
         handlers.cancel,
-        _answer("The job, which ends at its next border. Asking twice is asking once.", JobView),
+        document_answer("The job, which ends at its next border. Asking twice is asking once.", JobView),
         parameters=(_JOB_ID,),
         problems=(404, 409),
     )
@@ -126,26 +122,6 @@ def _body(kinds: tuple[str, ...]) -> BodySpec:
     )
 
 
-def _operation(
-    name: str, method: str, path: str, summary: str, handler: Any, answer: AnswerSpec, **more: Any
-) -> Operation:
-    return Operation(
-        name=name,
-        method=method,
-        path=path,
-        summary=summary,
-        handler=handler,
-        answers=(answer,),
-        tag="operating",
-        scope=Scope.OPERATE,
-        **more,
-    )
-
-
-def _answer(description: str, document: type[Any], status: int = 200) -> AnswerSpec:
-    return AnswerSpec(status=status, description=description, content={"application/json": reference(document)})
-
-
 class _Handlers:
     def __init__(self, parts: ApiParts) -> None:
         self._jobs = parts.jobs
@@ -161,7 +137,7 @@ class _Handlers:
                 raise BodyInvalidError("of another type", at=f"$.{field}", expected=wanted.__name__)
         view = await self._jobs.request(kind, target, document, call.principal.name)
         self._metrics.appended()
-        _tell("job requested", call, view)
+        _tell_of("job requested", call, view)
         return json_answer(view, status=202)
 
     async def list(self, call: Call) -> Answer:
@@ -179,23 +155,15 @@ class _Handlers:
     async def confirm(self, call: Call) -> Answer:
         view = await self._jobs.confirm(call.path_arguments["job_id"], call.principal.name)
         self._metrics.appended()
-        _tell("job confirmed", call, view)
+        _tell_of("job confirmed", call, view)
         return json_answer(view)
 
     async def cancel(self, call: Call) -> Answer:
         view = await self._jobs.cancel(call.path_arguments["job_id"], call.principal.name)
         self._metrics.appended()
-        _tell("job cancelled", call, view)
+        _tell_of("job cancelled", call, view)
         return json_answer(view)
 
 
-def _tell(what: str, call: Call, view: JobView) -> None:
-    _log.info(
-        what,
-        principal=call.principal.name,
-        request_id=call.request_id,
-        job_id=view.job_id,
-        kind=view.kind,
-        target=view.target,
-        state=view.state,
-    )
+def _tell_of(what: str, call: Call, view: JobView) -> None:
+    tell(what, call, job_id=view.job_id, kind=view.kind, target=view.target, state=view.state)

@@ -8,21 +8,20 @@ from collections.abc import Iterator
 from typing import Final
 
 from api.answers import Answer, json_answer
-from api.auth import Scope
-from api.operations import AnswerSpec, Call, Operation
-from api.parameters import choice, integer
+from api.declaring import document_answer, operator_operation
+from api.operations import Call, Operation
+from api.parameters import choice, limit, position
 from api.parts import ApiParts
-from api.runs import POSITION_MAX
-from api.schemas import LogPage, ProjectionList, reference, view_event
+from api.schemas import LogPage, ProjectionList, view_event
 from domain.events import topics
 
 LOG_PAGE_EVENTS_MAX: Final = 1000
 LOG_PAGE_EVENTS_DEFAULT: Final = 100
 
 _LOG_PARAMETERS: Final = (
-    integer("after", "Events behind this position.", minimum=0, maximum=POSITION_MAX, default=0),
-    integer("cursor", "Where the page before ended; goes before `after`.", minimum=0, maximum=POSITION_MAX),
-    integer("limit", "Events in one page.", minimum=1, maximum=LOG_PAGE_EVENTS_MAX, default=LOG_PAGE_EVENTS_DEFAULT),
+    position("after", "Events behind this position.", default=0),
+    position("cursor", "Where the page before ended; goes before `after`."),
+    limit("Events", maximum=LOG_PAGE_EVENTS_MAX, default=LOG_PAGE_EVENTS_DEFAULT),
     choice("topic", "Events of any of these topics.", topics(), repeated=True),
 )
 
@@ -30,32 +29,22 @@ _LOG_PARAMETERS: Final = (
 def operations(parts: ApiParts) -> Iterator[Operation]:
     """The operations of operators."""
     handlers = _Handlers(parts)
-    yield Operation(
-        name="listProjections",
-        method="GET",
-        path="/v1/projections",
-        summary="How far each projection is",
-        tag="operating",
-        scope=Scope.OPERATE,
-        answers=(
-            AnswerSpec(
-                status=200, description="Every projection.", content={"application/json": reference(ProjectionList)}
-            ),
-        ),
-        handler=handlers.projections,
+    yield operator_operation(
+        "listProjections",
+        "GET",
+        "/v1/projections",
+        "How far each projection is",
+        handlers.projections,
+        document_answer("Every projection.", ProjectionList),
     )
-    yield Operation(
-        name="listEvents",
-        method="GET",
-        path="/v1/events",
-        summary="The log, in order of position",
-        tag="operating",
-        scope=Scope.OPERATE,
+    yield operator_operation(
+        "listEvents",
+        "GET",
+        "/v1/events",
+        "The log, in order of position",
+        handlers.events,
+        document_answer("A page of events.", LogPage),
         parameters=_LOG_PARAMETERS,
-        answers=(
-            AnswerSpec(status=200, description="A page of events.", content={"application/json": reference(LogPage)}),
-        ),
-        handler=handlers.events,
     )
 
 
@@ -69,7 +58,7 @@ class _Handlers:
     async def events(self, call: Call) -> Answer:
         given = call.arguments
         after: int = given["after"] if given["cursor"] is None else given["cursor"]
-        limit: int = given["limit"]
-        found = await asyncio.to_thread(self._parts.log.read_log, after, limit, given["topic"])
-        more = str(found[-1].position) if len(found) == limit else None
+        events_max: int = given["limit"]
+        found = await asyncio.to_thread(self._parts.log.read_log, after, events_max, given["topic"])
+        more = str(found[-1].position) if len(found) == events_max else None
         return json_answer(LogPage(items=tuple(view_event(recorded) for recorded in found), next_cursor=more))

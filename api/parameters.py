@@ -25,6 +25,15 @@ REPEATED_MAX: Final = 32
 NAME_CHARACTERS_MAX: Final = NAME_BYTES_MAX
 """Characters of a name that is looked up."""
 
+POSITION_MAX: Final = 2**63 - 1
+"""The largest position, and the largest version, that can be asked about."""
+
+WAIT_SECONDS_MAX: Final = 30
+"""How long a read may wait for a position."""
+
+CURSOR_CHARACTERS_MAX: Final = 200
+"""Characters of a cursor, where it holds no more than a place in a list."""
+
 _PIECE_CHARACTERS: Final = NAME_BYTES_MAX // 4  # fit into the limit of bytes, whatever they are
 _INTEGER = re.compile(r"(?:0|-?[1-9][0-9]{0,18})\Z", re.ASCII)
 
@@ -176,6 +185,47 @@ def instant(name: str, description: str) -> Parameter:
         description=f"{description} (RFC 3339 with a zone, to the microsecond)",
         schema={"type": "string", "format": "date-time"},
         read=lambda text, at: parse_instant(text, at=at),
+    )
+
+
+def position(
+    name: str, description: str, *, minimum: int = 0, default: int | None = None, place: Place = Place.QUERY
+) -> Parameter:
+    """A position of the log, or a version of a stream."""
+    return integer(name, description, minimum=minimum, maximum=POSITION_MAX, default=default, place=place)
+
+
+def cursor(*, characters_max: int = CURSOR_CHARACTERS_MAX) -> Parameter:
+    """Where to go on in a list, as its page before said it; only the list itself can read it."""
+    expression = f"^[A-Za-z0-9_=-]{{1,{characters_max}}}$"
+    return pattern("cursor", "Where the page before ended.", expression, InputError, place=Place.QUERY)
+
+
+def position_cursor() -> Parameter:
+    """Where to go on in a list whose places are positions or versions."""
+    return position("cursor", "Where the page before ended.")
+
+
+def limit(what: str, *, maximum: int, default: int) -> Parameter:
+    """How many (`what`, in the plural) stand in one page."""
+    return integer("limit", f"{what} in one page.", minimum=1, maximum=maximum, default=default)
+
+
+def own_write(reader: str) -> tuple[Parameter, Parameter]:
+    """Parameters `position` and `timeout_seconds`: have `reader` wait until it has seen what the caller wrote."""
+    return (
+        position(
+            "position",
+            f"Wait until {reader} has seen this position of the log (a submission's answer has its own): read your own write.",
+            default=0,
+        ),
+        integer(
+            "timeout_seconds",
+            "How long to wait for it; then 409 `WAIT_TIMEOUT`.",
+            minimum=0,
+            maximum=WAIT_SECONDS_MAX,
+            default=5,
+        ),
     )
 
 

@@ -5,18 +5,21 @@ is the one at which the projection stands. Decode, call one service, encode. A c
 """
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
-import structlog
-
-from api.alerts import NOTE_BYTES_MAX, UUID_PATTERN
 from api.answers import Answer, json_answer
-from api.auth import Scope
-from api.operations import AnswerSpec, BodySpec, Call, Operation
-from api.parameters import Place, integer, known_name, pattern
+from api.declaring import (
+    TEXT_BODY_BYTES_MAX,
+    UUID_PATTERN,
+    document_answer,
+    operator_operation,
+    tell,
+    text_schema,
+)
+from api.operations import BodySpec, Call, Operation
+from api.parameters import POSITION_MAX, Place, known_name, limit, pattern, position_cursor
 from api.parts import ApiParts
-from api.runs import POSITION_MAX
-from api.schemas import DeadLettersRevived, ProjectionLog, reference
+from api.schemas import DeadLettersRevived, ProjectionLog
 from domain.errors import BodyInvalidError, NotFoundError, ProjectionUnknownError
 from services.alerts import MANAGERS, RUNNERS
 from services.projection_operations import ENTRIES_MAX, NAMES, REASON_CHARACTERS_MAX, DeadLetter
@@ -29,106 +32,82 @@ _MANAGER: Final = known_name("manager", "The process manager.", MANAGERS, NotFou
 _LETTER: Final = pattern("command_id", "The dead letter.", UUID_PATTERN, NotFoundError, place=Place.PATH)
 _LOG_PARAMETERS: Final = (
     _ANY,
-    integer("cursor", "Where the page before ended.", minimum=0, maximum=POSITION_MAX),
-    integer("limit", "Entries in one page.", minimum=1, maximum=ENTRIES_MAX, default=ENTRIES_DEFAULT),
+    position_cursor(),
+    limit("Entries", maximum=ENTRIES_MAX, default=ENTRIES_DEFAULT),
 )
-_REASON: Final = {
-    "type": "string",
-    "minLength": 1,
-    "maxLength": REASON_CHARACTERS_MAX,
-    "pattern": "^[^\\u0000]*[^\\s\\u0000][^\\u0000]*$",
-}
 _BODY: Final = BodySpec(
     media_type="application/json",
-    bytes_max=NOTE_BYTES_MAX,
+    bytes_max=TEXT_BODY_BYTES_MAX,
     schema={
         "type": "object",
         "required": ["position", "reason"],
-        "properties": {"position": {"type": "integer", "minimum": 1, "maximum": POSITION_MAX}, "reason": _REASON},
+        "properties": {
+            "position": {"type": "integer", "minimum": 1, "maximum": POSITION_MAX},
+            "reason": text_schema(REASON_CHARACTERS_MAX),
+        },
         "additionalProperties": False,
     },
     example={"position": 1042, "reason": "written by a program that was never released"},
 )
-_log: structlog.typing.FilteringBoundLogger = structlog.get_logger("finaz.api")
 
 
 def operations(parts: ApiParts) -> Iterator[Operation]:
     """The operations."""
     handlers = _Handlers(parts)
-    yield _operation(
+    yield operator_operation(
         "stopProjectionAt",
         "POST",
         "/v1/projections/{name}/stop-at",
         "Have a running projection pause when it has applied everything up to a position",
         handlers.stop_at,
-        _answer("It as it stands now.", ProjectionView),
+        document_answer("It as it stands now.", ProjectionView),
         parameters=(_RUNNER,),
         body=_BODY,
         problems=(404, 409, 422),
     )
-    yield _operation(
+    yield operator_operation(
         "skipEvent",
         "POST",
         "/v1/projections/{name}/skip",
         "Have a projection pass over the one event at which it stopped",
         handlers.skip,
-        _answer("It as it stands now. Rebuilds pass over the event too.", ProjectionView),
+        document_answer("It as it stands now. Rebuilds pass over the event too.", ProjectionView),
         parameters=(_ANY,),
         body=_BODY,
         problems=(404, 409, 422),
     )
-    yield _operation(
+    yield operator_operation(
         "getProjectionLog",
         "GET",
         "/v1/projections/{name}/log",
         "What was done to a projection, by whom and why",
         handlers.entries,
-        _answer("A page of entries, the newest first, and what it passes over.", ProjectionLog),
+        document_answer("A page of entries, the newest first, and what it passes over.", ProjectionLog),
         parameters=_LOG_PARAMETERS,
         problems=(404,),
     )
-    yield _operation(
+    yield operator_operation(
         "getDeadLetter",
         "GET",
         "/v1/dead-letters/{manager}/{command_id}",
         "One dead letter, with its document, its error and its attempts",
         handlers.dead_letter,
-        _answer("The dead letter.", DeadLetter),
+        document_answer("The dead letter.", DeadLetter),
         parameters=(_MANAGER, _LETTER),
         problems=(404,),
     )
-    yield _operation(
+    yield operator_operation(
         "reviveDeadLetters",
         "POST",
         "/v1/dead-letters/{manager}/revive",
         "Have all dead letters of a process manager tried again",
         handlers.revive_all,
-        _answer(
+        document_answer(
             "They are pending, and due now; those called `react` stay: a replay tries them again.", DeadLettersRevived
         ),
         parameters=(_MANAGER,),
         problems=(404,),
     )
-
-
-def _operation(
-    name: str, method: str, path: str, summary: str, handler: Any, answer: AnswerSpec, **more: Any
-) -> Operation:
-    return Operation(
-        name=name,
-        method=method,
-        path=path,
-        summary=summary,
-        handler=handler,
-        answers=(answer,),
-        tag="operating",
-        scope=Scope.OPERATE,
-        **more,
-    )
-
-
-def _answer(description: str, document: type[Any]) -> AnswerSpec:
-    return AnswerSpec(status=200, description=description, content={"application/json": reference(document)})
 
 
 class _Handlers:
@@ -139,13 +118,13 @@ class _Handlers:
     async def stop_at(self, call: Call) -> Answer:
         name, (position, reason) = call.path_arguments["name"], await _place(call)
         await self._operations.stop_at(name, position, call.principal.name, reason)
-        _tell("projection told to stop", call, projection=name, position=position, reason=reason)
+        tell("projection told to stop", call, projection=name, position=position, reason=reason)
         return await self._view(name)
 
     async def skip(self, call: Call) -> Answer:
         name, (position, reason) = call.path_arguments["name"], await _place(call)
         await self._operations.skip(name, position, call.principal.name, reason)
-        _tell("event skipped", call, projection=name, position=position, reason=reason)
+        tell("event skipped", call, projection=name, position=position, reason=reason)
         return await self._view(name)
 
     async def entries(self, call: Call) -> Answer:
@@ -161,7 +140,7 @@ class _Handlers:
     async def revive_all(self, call: Call) -> Answer:
         manager = call.path_arguments["manager"]
         revived = await self._operations.revive_all(manager, call.principal.name)
-        _tell("dead letters revived", call, manager=manager, revived=revived)
+        tell("dead letters revived", call, manager=manager, revived=revived)
         return json_answer(DeadLettersRevived(manager=manager, revived=revived))
 
     async def _view(self, name: str) -> Answer:
@@ -170,7 +149,7 @@ class _Handlers:
 
 async def _place(call: Call) -> tuple[int, str]:
     """Position and reason of the body; whether the reason says enough is the service's to judge."""
-    value = await call.json(NOTE_BYTES_MAX)
+    value = await call.json(TEXT_BODY_BYTES_MAX)
     if not isinstance(value, dict) or value.keys() != {"position", "reason"}:
         raise BodyInvalidError("the body is something else", at="$", expected="an object of position and reason")
     position, reason = value["position"], value["reason"]
@@ -179,7 +158,3 @@ async def _place(call: Call) -> tuple[int, str]:
     if not isinstance(reason, str):
         raise BodyInvalidError("that is no reason", at="$.reason", expected="a text")
     return position, reason
-
-
-def _tell(what: str, call: Call, **facts: Any) -> None:
-    _log.info(what, principal=call.principal.name, request_id=call.request_id, **facts)

@@ -8,12 +8,11 @@ needs no token: its signature is checked before a byte of it is believed. Decode
 from collections.abc import Iterator
 from typing import Any, Final
 
-import structlog
-
-from api.answers import Answer, Headers, json_answer
+from api.answers import Answer, json_answer
 from api.auth import Scope
-from api.operations import AnswerSpec, BodySpec, Call, Operation
-from api.parameters import Parameter, Place, choice, integer, pattern
+from api.declaring import TEXT_BODY_BYTES_MAX, document_answer, read_text, tell
+from api.operations import BodySpec, Call, Operation
+from api.parameters import Parameter, Place, choice, cursor, integer, limit, pattern
 from api.parts import ApiParts
 from api.purchase_schemas import (
     ERASE_BODY,
@@ -34,9 +33,8 @@ from api.purchase_schemas import (
     StuckList,
     WebhookHeard,
 )
-from api.schemas import reference
-from domain.errors import BodyInvalidError, IdempotencyKeyInvalidError, InputError
-from domain.identity import KEY_BYTES_MAX, checked_key
+from api.submissions import SUBMITTED_HEADERS, idempotency_key, submission_key, submitted
+from domain.errors import InputError
 from domain.purchases.errors import PurchaseNotFoundError, ShowNotFoundError, WebhookSignatureError
 from domain.purchases.identity import PURCHASE_ID_PATTERN, SHOW_ID_PATTERN
 from domain.purchases.messages import Settlement
@@ -51,23 +49,10 @@ PAGE_DEFAULT: Final = 50
 STUCK_SECONDS_DEFAULT: Final = 900
 STUCK_SECONDS_MAX: Final = 365 * 86_400
 
-NOTE_BYTES_MAX: Final = 64 * 1024
-"""Bytes of a body that carries a note."""
-
 WEBHOOK_BYTES_MAX: Final = 64 * 1024
 """Bytes of one webhook."""
 
-REPLAYED: Final = b"idempotency-replayed"
-
-_KEY: Final = Parameter(
-    name="Idempotency-Key",
-    place=Place.HEADER,
-    description="Names this submission among the principal's own. Printable, NFC, 1 to 255 bytes of UTF-8.",
-    schema={"type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX, "pattern": "^[!-~]([ -~]*[!-~])?$"},
-    read=lambda text, at: text,
-    required=True,
-    example="two-seats-for-lohengrin",
-)
+_KEY: Final = idempotency_key("two-seats-for-lohengrin")
 _SIGNATURE: Final = Parameter(
     name="Gateway-Signature",
     place=Place.HEADER,
@@ -78,18 +63,7 @@ _SIGNATURE: Final = Parameter(
 )
 _PURCHASE: Final = pattern("purchase_id", "The purchase.", PURCHASE_ID_PATTERN, PurchaseNotFoundError, place=Place.PATH)
 _SHOW: Final = pattern("show_id", "The show.", SHOW_ID_PATTERN, ShowNotFoundError, place=Place.PATH)
-_CURSOR: Final = pattern(
-    "cursor", "Where the page before ended.", "^[A-Za-z0-9_=-]{1,200}$", InputError, place=Place.QUERY
-)
-_LIMIT: Final = integer("limit", "Items in one page.", minimum=1, maximum=PAGE_MAX, default=PAGE_DEFAULT)
-_SUBMITTED_HEADERS: Final[dict[str, dict[str, Any]]] = {
-    "Location": {"schema": {"type": "string"}, "description": "Where it is.", "required": True},
-    "Idempotency-Replayed": {
-        "schema": {"type": "string", "enum": ["true"]},
-        "description": "Present if the key had admitted this body before.",
-    },
-}
-_log: structlog.typing.FilteringBoundLogger = structlog.get_logger("finaz.api")
+_LIMIT: Final = limit("Items", maximum=PAGE_MAX, default=PAGE_DEFAULT)
 
 
 def operations(parts: ApiParts) -> Iterator[Operation]:
@@ -107,7 +81,7 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         tag="purchases",
         parameters=(_SIGNATURE,),
         body=BodySpec(media_type="application/json", bytes_max=WEBHOOK_BYTES_MAX, schema=WEBHOOK_SCHEMA),
-        answers=(_answer("It is recorded.", WebhookHeard),),
+        answers=(document_answer("It is recorded.", WebhookHeard),),
         problems=(404, 413, 415, 422),
         handler=handlers.hear,
     )
@@ -125,7 +99,7 @@ def _of_shows(handlers: "_Handlers", bytes_max: int) -> Iterator[Operation]:
         body=BodySpec(
             media_type="application/json", bytes_max=bytes_max, schema=SHOW_BODY_SCHEMA, example=SHOW_BODY_EXAMPLE
         ),
-        answers=(_answer("It is on sale, now or before.", ShowAdmitted, 201, _SUBMITTED_HEADERS),),
+        answers=(document_answer("It is on sale, now or before.", ShowAdmitted, 201, headers=SUBMITTED_HEADERS),),
         problems=(409, 422),
         handler=handlers.create_show,
     )
@@ -136,8 +110,8 @@ def _of_shows(handlers: "_Handlers", bytes_max: int) -> Iterator[Operation]:
         summary="Shows, newest first",
         tag="purchases",
         scope=Scope.PURCHASES_READ,
-        parameters=(_CURSOR, _LIMIT),
-        answers=(_answer("A page of shows.", ShowList),),
+        parameters=(cursor(), _LIMIT),
+        answers=(document_answer("A page of shows.", ShowList),),
         problems=(409,),
         handler=handlers.list_shows,
     )
@@ -149,7 +123,7 @@ def _of_shows(handlers: "_Handlers", bytes_max: int) -> Iterator[Operation]:
         tag="purchases",
         scope=Scope.PURCHASES_READ,
         parameters=(_SHOW,),
-        answers=(_answer("Every seat.", Availability),),
+        answers=(document_answer("Every seat.", Availability),),
         problems=(404,),
         handler=handlers.availability,
     )
@@ -171,7 +145,9 @@ def _of_buyers(handlers: "_Handlers", bytes_max: int) -> Iterator[Operation]:
             schema=PURCHASE_BODY_SCHEMA,
             example=PURCHASE_BODY_EXAMPLE,
         ),
-        answers=(_answer("The seats are reserved, now or before.", PurchaseAdmitted, 202, _SUBMITTED_HEADERS),),
+        answers=(
+            document_answer("The seats are reserved, now or before.", PurchaseAdmitted, 202, headers=SUBMITTED_HEADERS),
+        ),
         problems=(404, 409, 422),
         handler=handlers.submit,
     )
@@ -182,8 +158,8 @@ def _of_buyers(handlers: "_Handlers", bytes_max: int) -> Iterator[Operation]:
         summary="Purchases, newest first: one's own, or with the scope operate everybody's",
         tag="purchases",
         scope=Scope.PURCHASES_READ,
-        parameters=(choice("state", "In this state.", PURCHASE_STATES), _CURSOR, _LIMIT),
-        answers=(_answer("A page of purchases.", PurchaseList),),
+        parameters=(choice("state", "In this state.", PURCHASE_STATES), cursor(), _LIMIT),
+        answers=(document_answer("A page of purchases.", PurchaseList),),
         problems=(409,),
         handler=handlers.list_purchases,
     )
@@ -195,7 +171,7 @@ def _of_buyers(handlers: "_Handlers", bytes_max: int) -> Iterator[Operation]:
         tag="purchases",
         scope=Scope.PURCHASES_READ,
         parameters=(_PURCHASE,),
-        answers=(_answer("The purchase as of now.", PurchaseView),),
+        answers=(document_answer("The purchase as of now.", PurchaseView),),
         problems=(404,),
         handler=handlers.get,
     )
@@ -211,8 +187,8 @@ def _of_operators(handlers: "_Handlers") -> Iterator[Operation]:
             tag="purchases",
             scope=Scope.OPERATE,
             parameters=(_PURCHASE,),
-            body=BodySpec(media_type="application/json", bytes_max=NOTE_BYTES_MAX, schema=NOTE_BODY),
-            answers=(_answer("The purchase as of now.", PurchaseView),),
+            body=BodySpec(media_type="application/json", bytes_max=TEXT_BODY_BYTES_MAX, schema=NOTE_BODY),
+            answers=(document_answer("The purchase as of now.", PurchaseView),),
             problems=(404, 409, 422),
             handler=handlers.settling(settlement),
         )
@@ -234,8 +210,8 @@ def _of_operators(handlers: "_Handlers") -> Iterator[Operation]:
         summary="Erase a mail address wherever it stands",
         tag="purchases",
         scope=Scope.OPERATE,
-        body=BodySpec(media_type="application/json", bytes_max=NOTE_BYTES_MAX, schema=ERASE_BODY),
-        answers=(_answer("It stands nowhere any more.", Erased),),
+        body=BodySpec(media_type="application/json", bytes_max=TEXT_BODY_BYTES_MAX, schema=ERASE_BODY),
+        answers=(document_answer("It stands nowhere any more.", Erased),),
         problems=(422,),
         handler=handlers.erase,
     )
@@ -258,16 +234,9 @@ def _looking(name: str, path: str, summary: str, handler: Any, document: type[An
         tag="purchases",
         scope=Scope.OPERATE,
         parameters=(*more, _LIMIT) if limited else (),
-        answers=(_answer(f"{summary}.", document),),
+        answers=(document_answer(f"{summary}.", document),),
         handler=handler,
     )
-
-
-def _answer(
-    description: str, document: type[Any], status: int = 200, headers: dict[str, dict[str, Any]] | None = None
-) -> AnswerSpec:
-    content = {"application/json": reference(document)}
-    return AnswerSpec(status=status, description=description, content=content, headers=headers or {})
 
 
 class _Handlers:
@@ -278,13 +247,13 @@ class _Handlers:
         self._body_bytes_max = parts.body_bytes_max
 
     async def create_show(self, call: Call) -> Answer:
-        key = checked_key(call.text_header(b"idempotency-key", IdempotencyKeyInvalidError))
+        key = submission_key(call)
         body = parse_show_body(await call.json(self._body_bytes_max))
         done = await self._purchases.create_show(call.principal.name, key, body)
         self._metrics.admitted("shows.create", replayed=done.replayed)
         answer = ShowAdmitted(show_id=done.subject_id, position=done.position)
         where = f"/v1/shows/{done.subject_id}/availability"
-        return json_answer(answer, 201, _submitted(where, replayed=done.replayed))
+        return json_answer(answer, 201, submitted(where, replayed=done.replayed))
 
     async def list_shows(self, call: Call) -> Answer:
         page = await self._shop.shows(call.arguments["cursor"], call.arguments["limit"])
@@ -295,12 +264,12 @@ class _Handlers:
         return json_answer(Availability(show_id=show_id, seats=await self._shop.availability(show_id)))
 
     async def submit(self, call: Call) -> Answer:
-        key = checked_key(call.text_header(b"idempotency-key", IdempotencyKeyInvalidError))
+        key = submission_key(call)
         body = parse_purchase_body(await call.json(self._body_bytes_max))
         done = await self._purchases.start(call.principal.name, key, body)
         self._metrics.admitted("purchases.create", replayed=done.replayed)
         answer = PurchaseAdmitted(purchase_id=done.subject_id, position=done.position)
-        return json_answer(answer, 202, _submitted(f"/v1/purchases/{done.subject_id}", replayed=done.replayed))
+        return json_answer(answer, 202, submitted(f"/v1/purchases/{done.subject_id}", replayed=done.replayed))
 
     async def list_purchases(self, call: Call) -> Answer:
         given = call.arguments
@@ -314,10 +283,10 @@ class _Handlers:
         """The handler of one outcome."""
 
         async def settle(call: Call) -> Answer:
-            purchase_id, note = call.path_arguments["purchase_id"], await _text(call, "note")
+            purchase_id, note = call.path_arguments["purchase_id"], await read_text(call, "note")
             view = await self._purchases.settle(purchase_id, settlement, call.principal.name, note)
             self._metrics.appended()
-            _tell("purchase settled", call, purchase_id=purchase_id, settlement=settlement.value, state=view.state)
+            tell("purchase settled", call, purchase_id=purchase_id, settlement=settlement.value, state=view.state)
             return json_answer(view)
 
         return settle
@@ -333,8 +302,8 @@ class _Handlers:
         return json_answer(Sales(items=await self._shop.sales(call.arguments["show_id"], call.arguments["limit"])))
 
     async def erase(self, call: Call) -> Answer:
-        purchases = await self._purchases.erase_person(checked_address(await _text(call, "email")))
-        _tell("person erased", call, purchases=len(purchases))
+        purchases = await self._purchases.erase_person(checked_address(await read_text(call, "email")))
+        tell("person erased", call, purchases=len(purchases))
         return json_answer(Erased(purchase_ids=purchases))
 
     async def hear(self, call: Call) -> Answer:
@@ -347,20 +316,3 @@ class _Handlers:
 def _whose(call: Call) -> str | None:
     """Whose purchases the caller may see: their own, an operator everybody's."""
     return None if call.principal.operates else call.principal.name
-
-
-def _submitted(location: str, *, replayed: bool) -> Headers:
-    where = (b"location", location.encode())
-    return (where, (REPLAYED, b"true")) if replayed else (where,)
-
-
-async def _text(call: Call, field: str) -> str:
-    value = await call.json(NOTE_BYTES_MAX)
-    if not isinstance(value, dict) or value.keys() != {field} or not isinstance(value[field], str):
-        raise BodyInvalidError("the body is something else", at="$", expected=f"an object of just {field!r}, a text")
-    text: str = value[field]
-    return text
-
-
-def _tell(what: str, call: Call, **facts: Any) -> None:
-    _log.info(what, principal=call.principal.name, request_id=call.request_id, **facts)

@@ -14,10 +14,11 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from api.answers import Answer, Headers, json_answer
+from api.answers import Answer, json_answer
 from api.auth import Scope
-from api.operations import AnswerSpec, BodySpec, Call, Handler, Operation
-from api.parameters import Parameter, Place, choice, instant, integer, looked_up_name, pattern
+from api.declaring import document_answer
+from api.operations import BodySpec, Call, Handler, Operation
+from api.parameters import Place, choice, cursor, instant, limit, looked_up_name, own_write, pattern
 from api.parts import ApiParts
 from api.run_schemas import RUN_BODY_EXAMPLE, RUN_BODY_SCHEMA, SWEEP_BODY_EXAMPLE, SWEEP_BODY_SCHEMA
 from api.schemas import (
@@ -26,44 +27,24 @@ from api.schemas import (
     Admitted,
     EventList,
     SweepAdmitted,
-    reference,
     view_event,
 )
 from api.schemas import RunList as RunListDocument
+from api.submissions import SUBMITTED_HEADERS, idempotency_key, submission_key, submitted
 from domain.canonical import is_address
-from domain.errors import FinazError, IdempotencyKeyInvalidError, InputError, RunNotFoundError
-from domain.identity import KEY_BYTES_MAX, checked_key
+from domain.errors import FinazError, InputError, RunNotFoundError
 from domain.runs.messages import Mode
 from services.requests import parse_run_body, parse_sweep_body, placed
 from services.run_listing import LIST_LIMIT_MAX, LIST_TAGS_MAX, RUN_STATES, RunQuery
 from services.runs import RunView
 
 LIST_LIMIT_DEFAULT: Final = 50
-POSITION_MAX: Final = 2**63 - 1
-WAIT_SECONDS_MAX: Final = 30
-"""How long a read may wait for a position."""
 
-REPLAYED: Final = b"idempotency-replayed"
 _std_log: Final = logging.getLogger("finaz.api")
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger("finaz.api")
 
 RUN_ID: Final = pattern("run_id", "The run's id.", RUN_ID_PATTERN, RunNotFoundError, place=Place.PATH)
-_KEY: Final = Parameter(
-    name="Idempotency-Key",
-    place=Place.HEADER,
-    description="Names this submission among the principal's own. Printable, NFC, 1 to 255 bytes of UTF-8.",
-    schema={"type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX, "pattern": "^[!-~]([ -~]*[!-~])?$"},
-    read=lambda text, at: text,
-    required=True,
-    example="ema-nightly-2026-01-05",
-)
-_SUBMITTED_HEADERS: Final[dict[str, dict[str, Any]]] = {
-    "Location": {"schema": {"type": "string"}, "description": "Where the run is.", "required": True},
-    "Idempotency-Replayed": {
-        "schema": {"type": "string", "enum": ["true"]},
-        "description": "Present if the key had admitted this body before; status and body are those of the first answer.",
-    },
-}
+_KEY: Final = idempotency_key("ema-nightly-2026-01-05")
 _LIST_PARAMETERS: Final = (
     choice("state", "Runs in any of these states.", RUN_STATES, repeated=True),
     looked_up_name("tag", "Runs that have all of these tags.", repeated=True, repeated_max=LIST_TAGS_MAX),
@@ -71,22 +52,9 @@ _LIST_PARAMETERS: Final = (
     pattern("sweep", "Runs of this sweep.", SWEEP_ID_PATTERN, InputError, place=Place.QUERY),
     instant("requested_from", "Runs requested at or after this instant."),
     instant("requested_to", "Runs requested before this instant."),
-    pattern("cursor", "Where the page before ended.", "^[A-Za-z0-9_=-]{1,200}$", InputError, place=Place.QUERY),
-    integer("limit", "Runs in one page.", minimum=1, maximum=LIST_LIMIT_MAX, default=LIST_LIMIT_DEFAULT),
-    integer(
-        "position",
-        "Wait until the list has seen this position of the log (a submission's answer has its own): read your own write.",
-        minimum=0,
-        maximum=POSITION_MAX,
-        default=0,
-    ),
-    integer(
-        "timeout_seconds",
-        "How long to wait for it; then 409 `WAIT_TIMEOUT`.",
-        minimum=0,
-        maximum=WAIT_SECONDS_MAX,
-        default=5,
-    ),
+    cursor(),
+    limit("Runs", maximum=LIST_LIMIT_MAX, default=LIST_LIMIT_DEFAULT),
+    *own_write("the list"),
 )
 
 
@@ -128,7 +96,7 @@ def _of_admitted_runs(handlers: "_Handlers") -> Iterator[Operation]:
         description="A principal sees its own runs; one that operates sees everybody's.",
         scope=Scope.RUNS_READ,
         parameters=_LIST_PARAMETERS,
-        answers=(AnswerSpec(status=200, description="A page of runs.", content=_json_of(RunListDocument)),),
+        answers=(document_answer("A page of runs.", RunListDocument),),
         problems=(404, 409, 422),
         handler=handlers.list_runs,
     )
@@ -139,7 +107,7 @@ def _of_admitted_runs(handlers: "_Handlers") -> Iterator[Operation]:
         summary="Look at a run",
         scope=Scope.RUNS_READ,
         parameters=(RUN_ID,),
-        answers=(AnswerSpec(status=200, description="The run as of now.", content=_json_of(RunView)),),
+        answers=(document_answer("The run as of now.", RunView),),
         problems=(404,),
         handler=handlers.get_run,
     )
@@ -151,7 +119,7 @@ def _of_admitted_runs(handlers: "_Handlers") -> Iterator[Operation]:
         description="A queued run ends at once, a running one at its next border between stages. Asking twice is asking once.",
         scope=Scope.RUNS_WRITE,
         parameters=(RUN_ID,),
-        answers=(AnswerSpec(status=202, description="It was asked; the run as of now.", content=_json_of(RunView)),),
+        answers=(document_answer("It was asked; the run as of now.", RunView, 202),),
         problems=(404, 409),
         handler=handlers.cancel_run,
     )
@@ -162,14 +130,10 @@ def _of_admitted_runs(handlers: "_Handlers") -> Iterator[Operation]:
         summary="The run's history, its leases included",
         scope=Scope.RUNS_READ,
         parameters=(RUN_ID,),
-        answers=(AnswerSpec(status=200, description="Every event, by position.", content=_json_of(EventList)),),
+        answers=(document_answer("Every event, by position.", EventList),),
         problems=(404,),
         handler=handlers.history,
     )
-
-
-def _json_of(answer: type[msgspec.Struct]) -> dict[str, dict[str, Any]]:
-    return {"application/json": reference(answer)}
 
 
 def _submission(
@@ -185,12 +149,7 @@ def _submission(
     answer: type[msgspec.Struct],
 ) -> Operation:
     """A submission under an idempotency key: answered 202 with the same body, now and ever after."""
-    admitted = AnswerSpec(
-        status=202,
-        description="It is admitted, now or before.",
-        content=_json_of(answer),
-        headers=_SUBMITTED_HEADERS,
-    )
+    admitted = document_answer("It is admitted, now or before.", answer, 202, headers=SUBMITTED_HEADERS)
     return Operation(
         name=name,
         method="POST",
@@ -211,7 +170,7 @@ class _Handlers:
         self._parts = parts
 
     async def submit_run(self, call: Call) -> Answer:
-        key = checked_key(call.text_header(b"idempotency-key", IdempotencyKeyInvalidError))
+        key = submission_key(call)
         value = await call.json(self._parts.body_bytes_max)
         try:
             done = await self._parts.admissions.submit_run(call.principal.name, key, parse_run_body(value))
@@ -231,10 +190,10 @@ class _Handlers:
                 request_id=call.request_id,
             )
         answer = Admitted(run_id=done.run_id, position=done.position, body_hash=done.body_hash)
-        return json_answer(answer, 202, _submitted(f"/v1/runs/{done.run_id}", replayed=done.replayed))
+        return json_answer(answer, 202, submitted(f"/v1/runs/{done.run_id}", replayed=done.replayed))
 
     async def submit_sweep(self, call: Call) -> Answer:
-        key = checked_key(call.text_header(b"idempotency-key", IdempotencyKeyInvalidError))
+        key = submission_key(call)
         value = await call.json(self._parts.body_bytes_max)
         try:
             done = await self._parts.admissions.submit_sweep(call.principal.name, key, parse_sweep_body(value))
@@ -252,7 +211,7 @@ class _Handlers:
             request_id=call.request_id,
         )
         answer = SweepAdmitted(sweep_id=done.sweep_id, run_ids=done.run_ids, position=done.position)
-        return json_answer(answer, 202, _submitted(f"/v1/runs?sweep={done.sweep_id}", replayed=done.replayed))
+        return json_answer(answer, 202, submitted(f"/v1/runs?sweep={done.sweep_id}", replayed=done.replayed))
 
     async def _look_for_snapshot(self, value: Any, error: FinazError) -> None:
         """Of a body that is wrong in itself and names a snapshot that isn't stored, the latter is said."""
@@ -303,8 +262,3 @@ class _Handlers:
 def _asked(call: Call) -> tuple[str, str, bool]:
     """The run, who asks, and whether it may see everybody's."""
     return call.path_arguments["run_id"], call.principal.name, call.principal.operates
-
-
-def _submitted(location: str, *, replayed: bool) -> Headers:
-    where = (b"location", location.encode())
-    return (where, (REPLAYED, b"true")) if replayed else (where,)

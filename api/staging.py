@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from api.answers import Answer, Stream, json_answer
 from api.auth import Scope
+from api.declaring import document_answer
 from api.operations import AnswerSpec, Call, Operation
-from api.parameters import Place, choice, instant, integer, looked_up_name, pattern
+from api.parameters import Place, choice, cursor, instant, limit, looked_up_name, own_write, pattern
 from api.parts import ApiParts
-from api.runs import POSITION_MAX, WAIT_SECONDS_MAX
 from api.schemas import RUN_ID_PATTERN, reference
 from domain.errors import InputError, OverloadedError, RunNotFoundError
 from services.staging import MEDIA_TYPES, PAGE_ROWS_MAX, Staging, StagingStatus, ValuesPage, ValuesQuery, staging_is_off
@@ -28,22 +28,9 @@ _PARAMETERS: Final = (
     looked_up_name("instrument", "Of this instrument. A query names a run, an instrument, or both."),
     instant("from", "Ticks at or after this instant."),
     instant("to", "Ticks before this instant."),
-    pattern("cursor", "Where the page before ended.", "^[A-Za-z0-9_=-]{1,4000}$", InputError, place=Place.QUERY),
-    integer("limit", "Rows in one page.", minimum=1, maximum=PAGE_ROWS_MAX, default=PAGE_ROWS_DEFAULT),
-    integer(
-        "at_least",
-        "Wait until staging has seen this position of the log: read your own write.",
-        minimum=0,
-        maximum=POSITION_MAX,
-        default=0,
-    ),
-    integer(
-        "timeout_seconds",
-        "How long to wait for it; then 409 `WAIT_TIMEOUT`.",
-        minimum=0,
-        maximum=WAIT_SECONDS_MAX,
-        default=5,
-    ),
+    cursor(characters_max=4000),
+    limit("Rows", maximum=PAGE_ROWS_MAX, default=PAGE_ROWS_DEFAULT),
+    *own_write("staging"),
     choice("format", "A page of JSON, or all rows as a download.", ("json", *MEDIA_TYPES), default="json"),
 )
 
@@ -78,11 +65,7 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         summary="How staging is doing, and which process does it",
         tag="staging",
         scope=Scope.OPERATE,
-        answers=(
-            AnswerSpec(
-                status=200, description="How it is doing.", content={"application/json": reference(StagingStatus)}
-            ),
-        ),
+        answers=(document_answer("How it is doing.", StagingStatus),),
         problems=(409,),
         handler=handlers.status,
     )
@@ -130,6 +113,6 @@ def _query(given: Any) -> ValuesQuery:
         instrument=given["instrument"],
         time_from=given["from"],
         time_to=given["to"],
-        at_least=given["at_least"],
+        position=given["position"],
         timeout_seconds=given["timeout_seconds"],
     )

@@ -11,13 +11,13 @@ import structlog
 
 from api.answers import Answer, json_answer
 from api.auth import Scope
-from api.operations import AnswerSpec, BodySpec, Call, Operation
-from api.parameters import Place as ParameterPlace
-from api.parameters import choice, integer, pattern
+from api.declaring import document_answer
+from api.operations import BodySpec, Call, Operation
+from api.parameters import POSITION_MAX, choice, cursor, limit
 from api.parts import ApiParts
 from api.runs import RUN_ID
-from api.schemas import CheckpointList, RecordList, reference
-from domain.errors import BodyInvalidError, InputError
+from api.schemas import CheckpointList, RecordList
+from domain.errors import BodyInvalidError
 from domain.stream.messages import Place
 from services.stream_records import PAGE_ROWS_MAX, RECORD_STATES, RETRY_ITEMS_MAX, RetryAnswer, StreamRecords
 
@@ -26,11 +26,7 @@ PAGE_DEFAULT: Final = 50
 RETRY_BYTES_MAX: Final = 128 * 1024
 """Bytes of a request to retry: `RETRY_ITEMS_MAX` places fit in."""
 
-_PLACE_MAX: Final = 2**63 - 1
-_CURSOR: Final = pattern(
-    "cursor", "Where the page before ended.", "^[A-Za-z0-9_=-]{1,200}$", InputError, place=ParameterPlace.QUERY
-)
-_LIMIT: Final = integer("limit", "Rows in one page.", minimum=1, maximum=PAGE_ROWS_MAX, default=PAGE_DEFAULT)
+_LIMIT: Final = limit("Rows", maximum=PAGE_ROWS_MAX, default=PAGE_DEFAULT)
 _STATE: Final = choice("state", "Only records whose treatment is this now.", RECORD_STATES)
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger("finaz.api")
 
@@ -45,8 +41,8 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         summary="The checkpoints of a STREAM run, newest first",
         tag="streams",
         scope=Scope.RUNS_READ,
-        parameters=(RUN_ID, _CURSOR, _LIMIT),
-        answers=(_answer("A page of committed cuts.", CheckpointList),),
+        parameters=(RUN_ID, cursor(), _LIMIT),
+        answers=(document_answer("A page of committed cuts.", CheckpointList),),
         problems=(404, 409),
         handler=handlers.checkpoints,
     )
@@ -58,8 +54,8 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         description="By partition and offset. The bytes of an omitted record are an artifact, under the address in `quarantine`.",
         tag="streams",
         scope=Scope.RUNS_READ,
-        parameters=(RUN_ID, _STATE, _CURSOR, _LIMIT),
-        answers=(_answer("A page of records.", RecordList),),
+        parameters=(RUN_ID, _STATE, cursor(), _LIMIT),
+        answers=(document_answer("A page of records.", RecordList),),
         problems=(404, 409),
         handler=handlers.quarantine,
     )
@@ -73,18 +69,14 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         scope=Scope.OPERATE,
         parameters=(RUN_ID,),
         body=_body(),
-        answers=(_answer("What was asked for; nothing, if none of it is omitted.", RetryAnswer),),
+        answers=(document_answer("What was asked for; nothing, if none of it is omitted.", RetryAnswer),),
         problems=(404, 409, 422),
         handler=handlers.retry,
     )
 
 
-def _answer(description: str, document: type[Any]) -> AnswerSpec:
-    return AnswerSpec(status=200, description=description, content={"application/json": reference(document)})
-
-
 def _body() -> BodySpec:
-    number = {"type": "integer", "minimum": 0, "maximum": _PLACE_MAX}
+    number = {"type": "integer", "minimum": 0, "maximum": POSITION_MAX}
     place = {
         "type": "object",
         "required": ["partition", "offset"],
@@ -156,6 +148,6 @@ def _places(value: Any) -> tuple[Place, ...]:
         ) from None
     if len(places) > RETRY_ITEMS_MAX:
         raise BodyInvalidError(f"{len(places)} items", at="$.items", expected=f"at most {RETRY_ITEMS_MAX}")
-    if any(not 0 <= number <= _PLACE_MAX for place in places for number in (place.partition, place.offset)):
-        raise BodyInvalidError("no place", at="$.items", expected=f"numbers in 0..{_PLACE_MAX}")
+    if any(not 0 <= number <= POSITION_MAX for place in places for number in (place.partition, place.offset)):
+        raise BodyInvalidError("no place", at="$.items", expected=f"numbers in 0..{POSITION_MAX}")
     return places

@@ -13,15 +13,16 @@ import msgspec
 
 from api.answers import Answer, Stream
 from api.auth import Scope
+from api.declaring import LAST_EVENT_ID, read_last_event_id
 from api.operations import AnswerSpec, Call, Operation
-from api.parameters import Parameter, Place, integer
+from api.parameters import Parameter
 from api.parts import ApiParts
 from api.problems import document_of
-from api.runs import POSITION_MAX, RUN_ID
+from api.runs import RUN_ID
 from api.schemas import view_event
 from api.tail import WATCHED_TOPICS, Subscription
 from domain.canonical import canonical
-from domain.errors import FinazError, InputError
+from domain.errors import FinazError
 from domain.events import Recorded
 from domain.identity import run_stream
 from domain.runs.messages import RunCancelled, RunFailed, RunSucceeded
@@ -44,18 +45,11 @@ _MESSAGE: Final[dict[str, Any]] = {
         "data": {"type": "string", "contentMediaType": "application/json"},
     },
 }
-_LAST_EVENT_ID: Final = integer(
-    "Last-Event-ID",
-    "The position of the last event that the client has; the stream goes on behind it.",
-    minimum=0,
-    maximum=POSITION_MAX,
-    place=Place.HEADER,
-)
 
 
 def operations(parts: ApiParts) -> Iterator[Operation]:
     """The watch."""
-    parameters: tuple[Parameter, ...] = (RUN_ID, _LAST_EVENT_ID)
+    parameters: tuple[Parameter, ...] = (RUN_ID, LAST_EVENT_ID)
     yield Operation(
         name="watchRun",
         method="GET",
@@ -82,8 +76,7 @@ class _Watches:
 
     async def watch(self, call: Call) -> Answer | Stream:
         run_id: str = call.path_arguments["run_id"]
-        raw = call.text_header(b"last-event-id", InputError)
-        after = 0 if raw is None else int(_LAST_EVENT_ID.read(raw, "Last-Event-ID"))
+        after = read_last_event_id(call) or 0
         stream = run_stream(run_id)
         subscription = await self._parts.tail.subscribe(stream)
         self._parts.metrics.watchers(self._parts.tail.watchers)

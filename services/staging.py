@@ -53,7 +53,8 @@ class ValuesQuery(msgspec.Struct, frozen=True, kw_only=True):
     instrument: str | None = None
     time_from: datetime | None = None
     time_to: datetime | None = None
-    at_least: int = 0
+    position: int = 0
+    """Staging is to have seen this position of the log first; `timeout_seconds` is how long that may take."""
     timeout_seconds: float = 5.0
 
     @property
@@ -242,10 +243,10 @@ class Staging:
             raise InputError("nothing is asked for", at="query", expected="a run_id or an instrument")
         if query.run_id is not None:
             await self._runs.get(query.run_id, principal, operates)
-        if query.at_least:
-            if query.at_least > await asyncio.to_thread(self._projections.high_water_mark):
-                raise NotFoundError("the log has no such position", at="query.at_least", expected="one of an answer")
-            await self._projections.wait_for(NAME, query.at_least, query.timeout_seconds)
+        if query.position:
+            if query.position > await asyncio.to_thread(self._projections.high_water_mark):
+                raise NotFoundError("the log has no such position", at="query.position", expected="one of an answer")
+            await self._projections.wait_for(NAME, query.position, query.timeout_seconds)
         position = await asyncio.to_thread(self._attempts.position)
         scope = await asyncio.to_thread(self._again(principal, query, operates))
         if check and scope.attempts:

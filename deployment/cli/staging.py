@@ -26,7 +26,7 @@ def staging() -> None:
 @click.option("--instrument", help="Of this instrument; a run, an instrument or both must be given.")
 @click.option("--from", "time_from", metavar="INSTANT", help="Ticks at or after this instant.")
 @click.option("--to", "time_to", metavar="INSTANT", help="Ticks before this instant.")
-@click.option("--at-least", type=click.IntRange(0), default=0, help="Wait until this position of the log is staged.")
+@click.option("--position", type=click.IntRange(0), default=0, help="Wait until this position of the log is staged.")
 @click.option("--limit", type=click.IntRange(1), default=ROWS_DEFAULT, show_default=True, help="At most so many rows.")
 @click.option("--format", "form", type=click.Choice(["csv", "arrow"]), help="All rows as a file instead.")
 @click.option("--to-file", type=click.Path(dir_okay=False), help="Where to; by default standard output.")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from api.alerts import NOTE_BYTES_MAX
+from api.declaring import TEXT_BODY_BYTES_MAX
 from deployment.staging_wiring import STAGING
 from domain.discrepancies.messages import DiscrepancyKind
 from domain.errors import BlobMissingError, StoreUnavailableError
@@ -321,7 +321,7 @@ WRONG_BODIES: list[tuple[bytes, int, str]] = [
     (b'{"%s": "a\\u0000b"}', 400, "JSON_INVALID"),
     (b'{"%s": "\\ud800"}', 400, "JSON_INVALID"),
     (b'{"%s": "' + b"x" * (max(NOTE_CHARACTERS_MAX, REASON_CHARACTERS_MAX) + 1) + b'"}', 422, "BODY_INVALID"),
-    (b'{"%s": "' + b"x" * NOTE_BYTES_MAX + b'"}', 413, "BODY_TOO_LARGE"),
+    (b'{"%s": "' + b"x" * TEXT_BODY_BYTES_MAX + b'"}', 413, "BODY_TOO_LARGE"),
 ]
 
 

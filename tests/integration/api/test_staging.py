@@ -133,7 +133,7 @@ async def test_bad_queries_are_refused_by_name(desk: Desk, monkeypatch: pytest.M
     refused(await get(path), 400, "INPUT_INVALID")
     refused(await get(path, params={"instrument": "fx-0", "cursor": cursor}), 409, "CURSOR_INVALID")
     refused(await get(path, params={"run_id": run_id, "cursor": cursor[:-2]}), 409, "CURSOR_INVALID")
-    refused(await get(path, params={"run_id": run_id, "at_least": 10**6}), 404, "NOT_FOUND")
+    refused(await get(path, params={"run_id": run_id, "position": 10**6}), 404, "NOT_FOUND")
     refused(await get(path, params={"run_id": run_id, "format": "csv", "cursor": cursor}), 400, "INPUT_INVALID")
     refused(await get(path, params={"run_id": run_id, "format": "xml"}), 400, "INPUT_INVALID")
     monkeypatch.setattr("api.staging.DOWNLOADS_AT_ONCE_MAX", 0)
@@ -144,11 +144,11 @@ async def test_bad_queries_are_refused_by_name(desk: Desk, monkeypatch: pytest.M
 
 
 async def test_a_reader_waits_for_its_own_write(desk: Desk) -> None:
-    """With `at_least` the answer has seen that position, or is a timeout; without, it shows what is there and says how far."""
+    """With `position` the answer has seen that position, or is a timeout; without, it shows what is there and says how far."""
     await desk.staged(1, 3)
     run_id = await asyncio.to_thread(desk.market.publish, 2, batch_of(4))
     position = await asyncio.to_thread(desk.api.log.high_water_mark)
-    asked: dict[str, Any] = {"run_id": run_id, "at_least": position}
+    asked: dict[str, Any] = {"run_id": run_id, "position": position}
     late = await desk.api.as_().get("/v1/staging/values", params={**asked, "timeout_seconds": 0})
     refused(late, 409, "WAIT_TIMEOUT")
     waiting = asyncio.create_task(desk.rows(**asked, timeout_seconds=30))

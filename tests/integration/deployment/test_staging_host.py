@@ -18,7 +18,8 @@ from deployment.staging_wiring import (
     staging_probe,
     staging_runners,
 )
-from deployment.wiring import blob_store, opened_log
+from deployment.storage import blob_store
+from deployment.wiring import opened_log
 from domain.discrepancies.messages import DiscrepancyRepaired
 from domain.errors import InputError
 from projections.staging.clickhouse import FeatureValues, is_embedded
@@ -68,7 +69,7 @@ async def test_the_owner_of_the_folder_stages_repairs_and_rebuilds(
         run_id = await asyncio.to_thread(market.publish, 2, batch_of(5))
         position = log.high_water_mark()
         with staging_of(settings, log) as reading:
-            query = ValuesQuery(run_id=run_id, at_least=position, timeout_seconds=SECONDS_MAX)
+            query = ValuesQuery(run_id=run_id, position=position, timeout_seconds=SECONDS_MAX)
             assert len((await reading.page("ana", query, None, 100)).items) == 5
             assert (await reading.status()).hosted_by == API
         assert market.seen() == market.published()
