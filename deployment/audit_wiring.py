@@ -7,14 +7,13 @@ is never made, so that a misspelt path is an error and not a new key.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from deployment.settings import Settings
+from deployment.storage import seal_store
 from domain.log_errors import SealKeyInvalidError
 from projections.runner import Report
 from services.adapters.ed25519 import Ed25519Signer, load_public_key, load_signer, make_key, verify
-from services.adapters.seal_folder import SealFolder
 from services.audit.audit import AuditParts
 from services.ports import BlobStore
 from services.sealing_loop import SealerLoop
@@ -47,11 +46,11 @@ def signer(settings: Settings) -> Ed25519Signer | None:
 
 def sealer(settings: Settings, pool: Pool) -> Sealer | None:
     """What seals; None where the settings say neither where nor with what."""
-    folder, _ = settings.seals()
+    store = seal_store(settings)
     signing = signer(settings)
-    if folder is None or signing is None:
+    if store is None or signing is None:
         return None
-    return Sealer(SealableChain(pool), SealFolder(folder), signing, verify)
+    return Sealer(SealableChain(pool), store, signing, verify)
 
 
 @contextmanager
@@ -75,14 +74,9 @@ def public_key(settings: Settings) -> str | None:
 
 def seals(settings: Settings) -> Callable[[], Iterator[Seal | SealProblem]] | None:
     """Gives every seal, verified; None where there are no seals or no key."""
-    folder, _ = settings.seals()
+    store = seal_store(settings)
     key = public_key(settings)
-    return None if folder is None or key is None else partial(verified_seals, folder, key)
-
-
-def verified_seals(folder: Path, key: str) -> Iterator[Seal | SealProblem]:
-    """Every seal of a folder, or what is wrong with it."""
-    return verified(SealFolder(folder), key, verify)
+    return None if store is None or key is None else lambda: verified(store, key, verify)
 
 
 @contextmanager

@@ -67,12 +67,12 @@ def through_api(*, quiet: bool) -> Audited:
 def directly(*, quiet: bool) -> Audited:
     """An audit of the database in the settings, with the blobs and seals that they name; nothing is written to the database."""
     from deployment.audit_wiring import audit_parts
-    from deployment.wiring import blob_store
+    from deployment.storage import blob_store, keeps_blobs
     from services.audit.job import audited, stored
     from services.store.log_snapshot import log_snapshot
 
     settings = load_settings()
-    blobs = blob_store(settings) if settings.cas_dir is not None or settings.data_dir is not None else None
+    blobs = blob_store(settings) if keeps_blobs(settings) else None
     dsn = settings.required_postgres_dsn()
     with Progress("events", quiet=quiet) as progress, audit_parts(settings, blobs) as parts:
         report = audited(partial(log_snapshot, dsn), parts, progress.reached)
@@ -91,19 +91,26 @@ def sealed_now() -> dict[str, Any]:
         stack.callback(pool.close)
         made = sealer(settings, pool)
         if made is None:
-            raise SettingsError("not set (or FINAZ_DATA_DIR)", at="FINAZ_SEAL_DIR", expected="where seals are kept")
+            raise _nowhere()
         seal = made.run_once(now_whatever=True)
     return {"sealed": False} if seal is None else {"sealed": True, "seal": seal.name, **msgspec.to_builtins(seal)}
 
 
-def verified_folder(folder: str, key_file: str | None) -> dict[str, Any]:
-    """What the seals in a folder say, and what is wrong with them."""
-    from deployment.audit_wiring import verified_seals
+def verified_seals(folder: str | None, key_file: str | None) -> dict[str, Any]:
+    """What the seals in a folder (None: where the settings keep them) say, and what is wrong with them."""
+    from deployment.storage import seal_store
+    from services.adapters.ed25519 import verify
+    from services.adapters.seal_folder import SealFolder
+    from services.seals import verified
 
-    key = _key(load_settings(), key_file)
+    settings = load_settings()
+    store = seal_store(settings) if folder is None else SealFolder(Path(folder))
+    if store is None:
+        raise _nowhere()
+    key = _key(settings, key_file)
     last: Seal | None = None
     seals, problems = 0, []
-    for found in verified_seals(Path(folder), key):
+    for found in verified(store, key, verify):
         if isinstance(found, Seal):
             last, seals = found, seals + 1
         else:
@@ -115,6 +122,12 @@ def verified_folder(folder: str, key_file: str | None) -> dict[str, Any]:
         "chain": last.chain if last else None,
         "problems": problems,
     }
+
+
+def _nowhere() -> SettingsError:
+    return SettingsError(
+        "not set (or FINAZ_SEAL_BUCKET or FINAZ_DATA_DIR)", at="FINAZ_SEAL_DIR", expected="where seals are kept"
+    )
 
 
 def _key(settings: Settings, key_file: str | None) -> str:

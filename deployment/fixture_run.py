@@ -36,7 +36,8 @@ def fixture_body(snapshot: str, tags: tuple[str, ...] = ("fixture",)) -> dict[st
 
 async def admit_fixture_run(settings: Settings) -> str:
     """Admit a new fixture run, straight through the use case of admission; returns its id."""
-    from deployment.wiring import blob_store, opened_log
+    from deployment.storage import blob_store
+    from deployment.wiring import opened_log
     from services.admission import Admissions
     from services.requests import parse_run_body
 

@@ -15,6 +15,7 @@ from deployment import wiring
 from deployment.audit_wiring import audit_kind
 from deployment.settings import Settings
 from deployment.staging_wiring import hosted_apart, is_staging, staging_target
+from deployment.storage import blob_store
 from projections.rebuilding.rebuildable import Builder, Open, Rebuildable
 from projections.registry import PROJECTIONS, Projection
 from projections.runner import Report
@@ -60,7 +61,7 @@ async def job_runners(settings: Settings, report: Report, *, staging: bool = Fal
     """What executes jobs; their threads are the caller's. Where ClickHouse has one owner, only that one (`staging`) rebuilds it."""
     async with wiring.opened_log(settings) as log:
         living = living_in(log.pool)
-        kinds: Mapping[str, JobKind] = await asyncio.to_thread(job_kinds, settings, log, wiring.blob_store(settings))
+        kinds: Mapping[str, JobKind] = await asyncio.to_thread(job_kinds, settings, log, blob_store(settings))
         rebuild, projections = kinds[KIND], Projections(log.pool)
         assert isinstance(rebuild, RebuildKind)
         tidy = partial(rebuild.drop_expired, projections.expired)

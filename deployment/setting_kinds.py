@@ -150,6 +150,22 @@ def _clickhouse_dsn(text: str) -> str:
     return text
 
 
+def _bucket(text: str) -> str:
+    """By the rules for bucket names that every service shares; a prefix of plain path segments."""
+    place = re.fullmatch(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])((?:/[A-Za-z0-9_.=-]+)*)/?", text)
+    if place is None or {".", ".."} & set(place[2].split("/")):
+        raise ValueError("names no bucket")
+    return text.rstrip("/")
+
+
+def _region(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9-]{1,64}", text):
+        raise ValueError("is no region")
+    return text
+
+
+BUCKET: Final = Kind("s3://BUCKET or s3://BUCKET/PREFIX", _bucket)
+REGION: Final = Kind("a region's name, letters, digits and hyphens", _region)
 CLICKHOUSE_DSN: Final = Kind(
     "chdb:///FOLDER (embedded), or a server: clickhouse://USER:PASSWORD@HOST:PORT/DATABASE, or the same with http or https",
     _clickhouse_dsn,

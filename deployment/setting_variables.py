@@ -77,11 +77,41 @@ VARIABLES: Final = (
         "FINAZ_CAS_DIR", "cas_dir", kinds.FOLDER, None, "Where blobs are stored. Without it, `cas` in FINAZ_DATA_DIR."
     ),
     Variable(
+        "FINAZ_CAS_BUCKET",
+        "cas_bucket",
+        kinds.BUCKET,
+        None,
+        "The S3-compatible bucket where blobs are stored instead of a folder.",
+    ),
+    Variable(
+        "FINAZ_S3_ENDPOINT",
+        "s3_endpoint",
+        kinds.URL,
+        None,
+        "Where buckets are found. Without it, at Amazon in FINAZ_S3_REGION.",
+    ),
+    Variable("FINAZ_S3_REGION", "s3_region", kinds.REGION, "us-east-1", "The region of the buckets."),
+    Variable(
+        "FINAZ_S3_ACCESS_KEY",
+        "s3_access_key",
+        kinds.TOKEN,
+        None,
+        "Who we are to the buckets' service. Without it, whoever the machine's role is.",
+    ),
+    Variable("FINAZ_S3_SECRET_KEY", "s3_secret_key", kinds.TOKEN, None, "The secret of that key.", secret=True),
+    Variable(
         "FINAZ_SEAL_DIR",
         "seal_dir",
         kinds.FOLDER,
         None,
         "Where seals of the log's hash chain are kept, out of the database's reach. Without it, `seals` in FINAZ_DATA_DIR.",
+    ),
+    Variable(
+        "FINAZ_SEAL_BUCKET",
+        "seal_bucket",
+        kinds.BUCKET,
+        None,
+        "The S3-compatible bucket where seals are kept instead of a folder, best one with object lock.",
     ),
     Variable(
         "FINAZ_SEAL_KEY_FILE",

@@ -19,6 +19,9 @@ from domain.errors import SettingsError
 
 PREFIX: Final = "FINAZ_"
 
+_INSTEAD: Final = {"cas_dir": " (or FINAZ_CAS_BUCKET or FINAZ_DATA_DIR)", "tokens_file": " (or FINAZ_DATA_DIR)"}
+"""What else can say where something is, by the field."""
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one process, all valid. Which variable fills a field, and what it means, stands in `VARIABLES`."""
@@ -29,7 +32,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     clickhouse_dsn: str | None
     cache_dir: Path | None
     cas_dir: Path | None
+    cas_bucket: str | None
+    s3_endpoint: str | None
+    s3_region: str
+    s3_access_key: str | None
+    s3_secret_key: str | None
     seal_dir: Path | None
+    seal_bucket: str | None
     seal_key_file: Path | None
     seal_public_key_file: Path | None
     api_host: str
@@ -81,8 +90,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def _required(self, field: str, value: object) -> object:
         if value is None:
-            variable = next(v for v in VARIABLES if v.field == field)
-            instead = " (or FINAZ_DATA_DIR)" if field in ("cas_dir", "tokens_file") else ""
+            variable = _variable(field)
+            instead = _INSTEAD.get(field, "")
             raise SettingsError(f"not set{instead}", at=variable.name, expected=variable.kind.expected)
         return value
 
@@ -91,7 +100,9 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """The settings in an environment (by default this process's). Raises `SettingsError` for the first that is wrong."""
     given = os.environ if environ is None else environ
     _refuse_unknown(given)
-    return Settings(**{v.field: v.read(given.get(v.name)) for v in VARIABLES})
+    settings = Settings(**{v.field: v.read(given.get(v.name)) for v in VARIABLES})
+    _refuse_contradictions(settings)
+    return settings
 
 
 def load_client_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -156,6 +167,24 @@ def _shown(variable: Variable, value: object) -> str | None:
     if value is None:
         return None
     return "(set, not shown)" if variable.secret else str(value)
+
+
+def _refuse_contradictions(settings: Settings) -> None:
+    """Nothing is kept in two places, and a key comes with its secret."""
+    for bucket, folder in (("cas_bucket", "cas_dir"), ("seal_bucket", "seal_dir")):
+        if getattr(settings, bucket) is not None and getattr(settings, folder) is not None:
+            other = _variable(folder).name
+            raise SettingsError(f"set beside {other}", at=_variable(bucket).name, expected=f"one of it and {other}")
+    if (settings.s3_access_key is None) != (settings.s3_secret_key is None):
+        given, lacking = "s3_access_key", "s3_secret_key"
+        if settings.s3_access_key is None:
+            given, lacking = lacking, given
+        without = f"set without {_variable(lacking).name}"
+        raise SettingsError(without, at=_variable(given).name, expected="a key with its secret, or neither")
+
+
+def _variable(field: str) -> Variable:
+    return next(v for v in VARIABLES if v.field == field)
 
 
 def _refuse_unknown(given: Mapping[str, str]) -> None:

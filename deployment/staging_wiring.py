@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from deployment import wiring
 from deployment.settings import Settings
+from deployment.storage import blob_store
 from domain.errors import InputError
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ async def staging_runners(
     dsn, owner = settings.required_postgres_dsn(), f"staging_{uuid4().hex}"
     async with AsyncExitStack() as stack:
         log = await stack.enter_async_context(wiring.opened_log(settings))
-        blobs = wiring.blob_store(settings)
+        blobs = blob_store(settings)
         staged, looked_at = FeatureValues(settings.clickhouse_dsn), FeatureValues(settings.clickhouse_dsn)
         stack.callback(staged.close)
         stack.callback(looked_at.close)

@@ -5,10 +5,8 @@ What must stay true: as in `deployment.wiring`; opening a worker touches neither
 
 import asyncio
 import logging
-import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
@@ -16,6 +14,7 @@ import structlog
 
 from deployment import wiring
 from deployment.settings import Settings
+from deployment.storage import blob_store, disk_free
 from projections.inline import INLINE
 from services.adapters.kafka import KafkaBroker
 from services.broker import Broker
@@ -49,23 +48,20 @@ def broker_of(settings: Settings, group: str = "finaz") -> KafkaBroker:
 @contextmanager
 def stream_worker(settings: Settings, how: StreamSettings, group: str = "finaz") -> Iterator[StreamWorker]:
     """A stream worker for one run, under a new owner id."""
-    folder = settings.required_cas_dir()
     broker = broker_of(settings, group)
     log = Log(settings.required_postgres_dsn(), INLINE)
     try:
-        yield made_worker(settings, how, log, broker, folder)
+        yield made_worker(settings, how, log, broker)
     finally:
         log.close()
         broker.close()
 
 
-def made_worker(settings: Settings, how: StreamSettings, log: Log, broker: Broker, folder: Path) -> StreamWorker:
+def made_worker(settings: Settings, how: StreamSettings, log: Log, broker: Broker) -> StreamWorker:
     """A worker on parts that are open."""
     owner = f"stream_{uuid4().hex}"
     _log.info("stream.opened_worker", owner=owner, label=how.label)
-    return StreamWorker(
-        log, wiring.blob_store(settings), broker, how, owner, log_stream_event, disk_free=lambda: disk_free(folder)
-    )
+    return StreamWorker(log, blob_store(settings), broker, how, owner, log_stream_event, disk_free=disk_free(settings))
 
 
 @asynccontextmanager
@@ -82,12 +78,11 @@ async def opened_parts(settings: Settings) -> AsyncIterator[tuple[Log, KafkaBrok
 @asynccontextmanager
 async def stream_server(settings: Settings, label: str) -> AsyncIterator[StreamServer]:
     """A server of STREAM runs, woken by notification. It runs in a thread of the caller's."""
-    folder = settings.required_cas_dir()
     how = StreamSettings(label=label or "stream-server", lease_ttl_seconds=settings.lease_ttl_seconds)
     async with opened_parts(settings) as (log, broker):
         server = StreamServer(
             StreamQueue(log.pool),
-            lambda: made_worker(settings, how, log, broker, folder),
+            lambda: made_worker(settings, how, log, broker),
             settings.stream_slots,
             settings.worker_poll_seconds,
             log_stream_event,
@@ -104,13 +99,6 @@ async def stream_server(settings: Settings, label: str) -> AsyncIterator[StreamS
 async def _forward(waker: Any, server: StreamServer) -> None:
     async for _ in waker.wakes_async():
         server.wake()
-
-
-def disk_free(folder: Path) -> int:
-    """Bytes that are free where the folder is, or will be."""
-    while not folder.exists():
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
 
 
 def log_stream_event(event: StreamEvent) -> None:

@@ -17,11 +17,10 @@ from uuid import uuid4
 import structlog
 
 from deployment.settings import Settings
+from deployment.storage import blob_store
 from domain.errors import InputError
 from projections.inline import INLINE
 from services.batch_parts import INLINE_ROWS_MAX, WorkerEvent, WorkerSettings
-from services.cas import DirectoryBlobStore
-from services.ports import BlobStore
 from services.store.application import Log
 from services.store.notifications import EVENTS, OUTBOX, Listener
 
@@ -62,11 +61,6 @@ async def opened_log(settings: Settings) -> AsyncIterator[Log]:
         yield log
     finally:
         await asyncio.to_thread(log.close)
-
-
-def blob_store(settings: Settings) -> BlobStore:
-    """The content-addressed store of the settings."""
-    return DirectoryBlobStore(settings.required_cas_dir())
 
 
 # ------------------------------------------------------------------------------------------------ the API

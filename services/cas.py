@@ -1,4 +1,4 @@
-"""Content-addressed storage in a local directory.
+"""Content-addressed storage in a local directory, and what it shares with the one in a bucket (`services/adapters/s3_blobs.py`).
 
 A blob is stored under its address: written to a temporary name beside its place, flushed to disk, then renamed; so a crash
 leaves either the whole blob or a temporary file that nobody reads (`sweep_temporary` removes old ones). Reading verifies the
@@ -20,6 +20,22 @@ BLOB_BYTES_MAX: Final = 256 * 1024 * 1024
 _TEMPORARY: Final = ".incoming-"
 
 
+def place_of(name: str) -> str:
+    """`aa/bb/<hex>`, where every store keeps the blob of an address. Raises `BlobMissingError` for what is no address."""
+    if not is_address(name):
+        raise BlobMissingError(
+            f"{name[:80]!r} is not a content address", at="address", expected="sha256: and 64 hex digits"
+        )
+    digest = name.removeprefix("sha256:")
+    return f"{digest[:2]}/{digest[2:4]}/{digest}"
+
+
+def checked_size(data: bytes) -> None:
+    """Refuse a blob that no store would take. Raises `BodyTooLargeError`."""
+    if len(data) > BLOB_BYTES_MAX:
+        raise BodyTooLargeError(f"a blob of {len(data)} bytes", at="blob", expected=f"at most {BLOB_BYTES_MAX} bytes")
+
+
 class DirectoryBlobStore:
     """Blobs as files `aa/bb/<hex>` below `folder`, which is created if need be."""
 
@@ -29,10 +45,7 @@ class DirectoryBlobStore:
 
     def put(self, data: bytes) -> str:
         """Store the bytes durably; returns their address. Heals a copy that is there but corrupt."""
-        if len(data) > BLOB_BYTES_MAX:
-            raise BodyTooLargeError(
-                f"a blob of {len(data)} bytes", at="blob", expected=f"at most {BLOB_BYTES_MAX} bytes"
-            )
+        checked_size(data)
         name = address(data)
         path = self._path(name)
         if not _holds(path, data):
@@ -57,12 +70,7 @@ class DirectoryBlobStore:
         return self._path(name).is_file()
 
     def _path(self, name: str) -> Path:
-        if not is_address(name):
-            raise BlobMissingError(
-                f"{name[:80]!r} is not a content address", at="address", expected="sha256: and 64 hex digits"
-            )
-        digest = name.removeprefix("sha256:")
-        return self._folder / digest[:2] / digest[2:4] / digest
+        return self._folder / place_of(name)
 
     def _write(self, path: Path, data: bytes) -> None:
         try:

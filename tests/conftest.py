@@ -30,7 +30,7 @@ from psycopg.conninfo import make_conninfo
 
 from deployment.embedded import EmbeddedPostgres
 
-pytest_plugins = ["pytester", "tests.support.brokers"]
+pytest_plugins = ["pytester", "tests.support.brokers", "tests.support.s3_server"]
 
 ROOT = Path(__file__).parents[1]
 GOLDENS = ROOT / "fixtures" / "goldens"

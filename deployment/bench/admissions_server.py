@@ -24,6 +24,7 @@ from deployment import wiring
 from deployment.fixture_run import store_fixture_snapshot
 from deployment.logs import set_up_logs
 from deployment.settings import load_settings
+from deployment.storage import blob_store
 
 PLAIN: Final = "/bench/plain"
 SHORT: Final = "/bench/short"
@@ -64,7 +65,7 @@ async def serve(plan: dict[str, Any]) -> None:
         "FINAZ_TOKENS_FILE": str(tokens_file),
     }
     settings = load_settings(environment)
-    snapshot = store_fixture_snapshot(wiring.blob_store(settings))
+    snapshot = store_fixture_snapshot(blob_store(settings))
 
     def ready(port: int) -> None:
         print(json.dumps({"port": port, "token": token, "snapshot": snapshot}), flush=True)

@@ -131,9 +131,9 @@ def _measure_topic(client: KafkaBroker, log: ArrivalLog, measured: Any) -> None:
 def _broker() -> Iterator[tuple[str, KafkaBroker]]:
     from deployment.brokers.apache import apache_kafka
     from deployment.brokers.embedded import embedded_broker
-    from deployment.brokers.jars import missing
+    from deployment.brokers.jars import KAFKA_JARS
 
-    process: BrokerProcess = apache_kafka() if missing() is None else embedded_broker()
+    process: BrokerProcess = apache_kafka() if KAFKA_JARS.missing() is None else embedded_broker()
     with process:
         client = KafkaBroker(process.bootstrap)
         try:

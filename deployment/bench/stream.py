@@ -22,7 +22,7 @@ from deployment.bench.figures import aim, answer, figure, ratio
 from deployment.bench.stream_peers import NOTES, READERS, Contest, Reader, Topic
 from deployment.brokers.apache import apache_kafka
 from deployment.brokers.embedded import embedded_broker
-from deployment.brokers.jars import missing
+from deployment.brokers.jars import KAFKA_JARS
 from deployment.embedded import EmbeddedPostgres
 from deployment.migrate import migrate
 from domain.canonical import address_of, canonical
@@ -65,7 +65,7 @@ def compare(readers: Sequence[Reader], repeats: int, scale: float, report: Calla
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="finaz-")))
         database = stack.enter_context(EmbeddedPostgres())
         migrate(database.dsn())
-        process = stack.enter_context(embedded_broker() if missing() else apache_kafka())
+        process = stack.enter_context(embedded_broker() if KAFKA_JARS.missing() else apache_kafka())
         broker = KafkaBroker(process.bootstrap)
         stack.callback(broker.close)
         log = stack.enter_context(Log(database.dsn(), INLINE))

@@ -15,7 +15,7 @@ from deployment.bench.figures import aim, answer, figure
 from deployment.bench.stream import Read, published, worker_read
 from deployment.brokers.apache import apache_kafka
 from deployment.brokers.embedded import embedded_broker
-from deployment.brokers.jars import missing
+from deployment.brokers.jars import KAFKA_JARS
 from deployment.embedded import EmbeddedPostgres
 from deployment.migrate import migrate
 from domain.market.pipeline import warm_up
@@ -41,7 +41,7 @@ def run(repeats: int, scale: float, report: Callable[[str], None]) -> dict[str, 
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="finaz-")))
         database = stack.enter_context(EmbeddedPostgres())
         migrate(database.dsn())
-        process = stack.enter_context(embedded_broker() if missing() else apache_kafka())
+        process = stack.enter_context(embedded_broker() if KAFKA_JARS.missing() else apache_kafka())
         broker = KafkaBroker(process.bootstrap)
         stack.callback(broker.close)
         log = stack.enter_context(Log(database.dsn(), INLINE))

@@ -12,7 +12,7 @@ from deployment.bench.contenders import TrialFailedError
 from deployment.bench.figures import aim, answer, figure
 from deployment.brokers.apache import apache_kafka
 from deployment.brokers.embedded import embedded_broker
-from deployment.brokers.jars import missing
+from deployment.brokers.jars import KAFKA_JARS
 from deployment.drills import two_owners
 from deployment.drills.two_owners_evidence import Phase, expires_at
 from domain.instants import parse_instant
@@ -33,7 +33,7 @@ def run(repeats: int, scale: float, report: Callable[[str], None]) -> dict[str, 
     passed: list[int] = []
     for number in range(repeats):
         evidence = two_owners.drill(
-            embedded_broker if missing() else apache_kafka, lambda text: report(f"takeover: {text}")
+            embedded_broker if KAFKA_JARS.missing() else apache_kafka, lambda text: report(f"takeover: {text}")
         )
         passed.append(two_owners.report(evidence)["passed"])
         measured.append(takeover_of(evidence.kill))

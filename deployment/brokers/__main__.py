@@ -7,22 +7,22 @@ import sys
 from importlib import metadata
 
 from deployment.brokers.embedded import DISTRIBUTION
-from deployment.brokers.jars import kafka_jars, kafka_version, missing
+from deployment.brokers.jars import KAFKA_JARS
 from deployment.brokers.process import EmbeddedBrokerError
 
 
 def main() -> int:
     """Print one line; returns the exit status."""
-    lacking = missing()
+    lacking = KAFKA_JARS.missing()
     if lacking is not None:
         print(f"broker: embedded, {DISTRIBUTION} {metadata.version(DISTRIBUTION)} ({lacking} for Apache Kafka)")
         return 0
     try:
-        kafka_jars()
+        KAFKA_JARS.folder()
     except EmbeddedBrokerError as error:
         print(error, file=sys.stderr)
         return 1
-    print(f"broker: Apache Kafka {kafka_version()}, one node, on this machine's JDK")
+    print(f"broker: Apache Kafka {KAFKA_JARS.version()}, one node, on this machine's JDK")
     return 0
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from deployment.brokers.jars import kafka_jars, kafka_version, missing
+from deployment.brokers.jars import KAFKA_JARS
 from deployment.brokers.process import HOST, BrokerProcess, EmbeddedBrokerError, Ports, Recipe
 
 HEAP_MEBIBYTES_MAX: Final = 256
@@ -61,13 +61,13 @@ def apache_kafka(
 
     Copies its jars first if they aren't in the cache folder, telling progress unless `quiet`. Raises `EmbeddedBrokerError`.
     """
-    lacking = missing()
+    lacking = KAFKA_JARS.missing()
     if lacking is not None:
         raise EmbeddedBrokerError(f"Apache Kafka cannot run here: {lacking}", expected="a JDK, 17 or later, and Maven")
-    jars = kafka_jars(quiet=quiet)
+    jars = KAFKA_JARS.folder(quiet=quiet)
     chosen = {**_SETTINGS, **(settings or {})}
     recipe = Recipe(
-        name=f"Apache Kafka {kafka_version()}",
+        name=f"Apache Kafka {KAFKA_JARS.version()}",
         ports=2,
         prepare=lambda folder, ports: _prepared(jars, folder, ports, chosen),
         command=lambda folder, _: _java(jars, folder, "kafka.Kafka", str(folder / "server.properties")),

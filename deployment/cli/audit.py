@@ -88,14 +88,17 @@ def seal_now() -> None:
 
 
 @seal.command(epilog="Example: finaz seal verify --public-key public.hex seals/")
-@click.argument("folder")
+@click.argument("folder", required=False)
 @click.option("--public-key", "key_file", metavar="FILE", help="The public key; by default that of the settings.")
 @json_option
-def verify(folder: str, key_file: str | None) -> int:
-    """Verify the seals in FOLDER by their signatures, numbers and links, offline: no database is asked."""
-    from deployment.auditing import verified_folder
+def verify(folder: str | None, key_file: str | None) -> int:
+    """Verify the seals in FOLDER by their signatures, numbers and links, offline: no database is asked.
 
-    found = verified_folder(folder, key_file)
+    Without FOLDER, those that the settings keep in a folder or a bucket.
+    """
+    from deployment.auditing import verified_seals
+
+    found = verified_seals(folder, key_file)
 
     def human() -> None:
         facts((name, found[name]) for name in ("seals", "last", "position", "chain"))

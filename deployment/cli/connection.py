@@ -8,6 +8,7 @@ import click
 
 from deployment.api_client import ApiBlobStore, ApiClient
 from deployment.settings import load_client_settings, load_settings
+from deployment.storage import blob_store, keeps_blobs
 from services.ports import BlobStore
 
 if TYPE_CHECKING:
@@ -43,10 +44,7 @@ def via_option(command: Any) -> Any:
 def blobs(via: str) -> Iterator[BlobStore]:
     """The blob store that `--via` names."""
     settings = load_settings()
-    local = settings.cas_dir is not None or settings.data_dir is not None
-    if via == "folder" or (via == "auto" and local):
-        from deployment.wiring import blob_store
-
+    if via == "folder" or (via == "auto" and keeps_blobs(settings)):
         yield blob_store(settings)
     else:
         with api() as client:

@@ -5,8 +5,8 @@ from functools import partial
 
 from deployment.audit_wiring import audit_parts
 from deployment.settings import load_settings
+from deployment.storage import blob_store
 from deployment.up import Machine
-from deployment.wiring import blob_store
 from services.audit.job import audited
 from services.store.log_snapshot import log_snapshot
 

@@ -86,13 +86,13 @@ def broker_text(config: pytest.Config) -> str:
     """Which broker `broker` gives in this run, and why."""
     from importlib import metadata
 
-    from deployment.brokers.jars import kafka_version
+    from deployment.brokers.jars import KAFKA_JARS
 
     lacking = _lacking()
     if (given := given_broker(config)) is not None:
         return f"{given.name}, by --broker"
     if is_apache(config):
-        return f"Apache Kafka {kafka_version()}, shared by all processes of this run"
+        return f"Apache Kafka {KAFKA_JARS.version()}, shared by all processes of this run"
     reason = f"{lacking} for Apache Kafka" if lacking else "asked for by --broker"
     return f"embedded, noida-db {metadata.version('noida-db')} ({reason})"
 
@@ -160,9 +160,9 @@ def mortal_broker(pytestconfig: pytest.Config, tmp_path: Path) -> Iterator[Any]:
 
 
 def _lacking() -> str | None:
-    from deployment.brokers.jars import missing
+    from deployment.brokers.jars import KAFKA_JARS
 
-    return missing()
+    return KAFKA_JARS.missing()
 
 
 def _sweep() -> None:

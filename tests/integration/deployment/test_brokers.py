@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from deployment.brokers import jars, process
+from deployment import jars
+from deployment.brokers import process
 from deployment.brokers.apache import apache_kafka
 from deployment.brokers.embedded import embedded_broker
 from deployment.brokers.guard import LOG_BYTES_MAX
+from deployment.brokers.jars import KAFKA_JARS
 from deployment.brokers.process import PORT_TRIES_MAX, BrokerProcess, EmbeddedBrokerError, Recipe
 from domain.stream.errors import BrokerUnavailableError, RecoveryBlockedError
 from services.adapters.kafka import KafkaBroker
@@ -33,7 +35,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for
 @pytest.fixture(params=["embedded", "apache"])
 def kind(request: pytest.FixtureRequest) -> str:
     """Each kind of broker that can run here."""
-    if request.param == "apache" and (lacking := jars.missing()) is not None:
+    if request.param == "apache" and (lacking := KAFKA_JARS.missing()) is not None:
         pytest.skip(f"Apache Kafka cannot run here: {lacking}")
     return str(request.param)
 
@@ -321,26 +323,26 @@ mkdir -p "$folder"; echo '[INFO] Downloaded from there: kafka.jar'; touch "$fold
 
 def test_the_jars_are_copied_once_and_then_need_nobody(no_jars: Callable[..., None]) -> None:
     """The folder of jars is whole or absent; with it there, neither Maven nor a network is asked again."""
-    assert jars.missing() == "no java"
+    assert KAFKA_JARS.missing() == "no java"
     no_jars("java", "echo 'java version \"1.8.0_372\"' >&2")
-    assert jars.missing() == "java 8, older than 17"
+    assert KAFKA_JARS.missing() == "java 8, older than 17"
     no_jars("java", JAVA_17)
-    assert jars.missing() == "no mvn, and no jars in the cache folder"
+    assert KAFKA_JARS.missing() == "no mvn, and no jars in the cache folder"
     with pytest.raises(EmbeddedBrokerError, match="no Maven"):
-        jars.kafka_jars(quiet=True)
+        KAFKA_JARS.folder(quiet=True)
     no_jars("mvn", "echo '[ERROR] no such host'; exit 1")
     with pytest.raises(EmbeddedBrokerError, match="no such host"):
-        jars.kafka_jars(quiet=True)
+        KAFKA_JARS.folder(quiet=True)
     no_jars("mvn", "echo nothing; exit 0")
     with pytest.raises(EmbeddedBrokerError, match="status 0"):
-        jars.kafka_jars(quiet=True)
+        KAFKA_JARS.folder(quiet=True)
     no_jars("mvn", COPIES)
-    folder = jars.kafka_jars(quiet=True)
+    folder = KAFKA_JARS.folder(quiet=True)
     assert [file.name for file in folder.iterdir()] == ["kafka_2.13-1.jar"]
     assert [place.suffix for place in folder.parent.iterdir() if place.is_dir()] == [folder.suffix]
     no_jars("mvn", "exit 1")
-    assert jars.kafka_jars(quiet=True) == folder
-    assert jars.missing() is None
+    assert KAFKA_JARS.folder(quiet=True) == folder
+    assert KAFKA_JARS.missing() is None
 
 
 def test_maven_that_hangs_is_given_up(no_jars: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,10 +350,10 @@ def test_maven_that_hangs_is_given_up(no_jars: Callable[..., None], monkeypatch:
     monkeypatch.setattr(jars, "MAVEN_SECONDS_MAX", 0.2)
     no_jars("mvn", COPIES + "\nexec sleep 600")
     with pytest.raises(EmbeddedBrokerError, match="-9"):
-        jars.kafka_jars(quiet=True)
+        KAFKA_JARS.folder(quiet=True)
     no_jars("mvn", COPIES)
     monkeypatch.setattr(jars, "MAVEN_SECONDS_MAX", 60.0)
-    assert jars.kafka_jars(quiet=True).is_dir()
+    assert KAFKA_JARS.folder(quiet=True).is_dir()
 
 
 def test_a_broker_that_ignores_a_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

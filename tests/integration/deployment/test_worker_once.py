@@ -7,11 +7,26 @@ import pytest
 
 from deployment.fixture_run import GOLDEN
 from tests.support.command_line import finaz
+from tests.support.s3_server import S3Server
 
 
 @pytest.fixture
 def settings(database: str, tmp_path: Path) -> dict[str, str]:
     return {"FINAZ_POSTGRES_DSN": database, "FINAZ_CAS_DIR": str(tmp_path / "cas")}
+
+
+def in_a_bucket(database: str, server: S3Server) -> dict[str, str]:
+    """The same with blobs in a bucket."""
+    bucket = server.bucket("cas")
+    assert bucket.access_key is not None
+    assert bucket.secret_key is not None
+    return {
+        "FINAZ_POSTGRES_DSN": database,
+        "FINAZ_CAS_BUCKET": str(bucket),
+        "FINAZ_S3_ENDPOINT": server.endpoint,
+        "FINAZ_S3_ACCESS_KEY": bucket.access_key,
+        "FINAZ_S3_SECRET_KEY": bucket.secret_key,
+    }
 
 
 def test_once_on_an_empty_queue(settings: dict[str, str]) -> None:
@@ -30,6 +45,20 @@ def test_once_with_the_fixture(settings: dict[str, str]) -> None:
         result
     )
     assert finaz("worker", "--once", **settings).stdout == "null\n"
+
+
+def test_once_with_blobs_in_a_bucket(database: str, s3: S3Server) -> None:
+    """The same run by settings only: the golden is published, its artifact is an object; the audit reads it from there."""
+    settings = in_a_bucket(database, s3)
+    done = finaz("worker", "--once", "--fixture", **settings)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["values_hash"] == GOLDEN
+    (stored,) = s3.folder.rglob(result["artifact"].removeprefix("sha256:"))
+    stored.write_bytes(b"damaged")
+    audit = finaz("audit", "replay", "--direct", "--json", **settings)
+    assert audit.returncode == 1, audit.stderr
+    assert result["artifact"] in audit.stdout
 
 
 def test_once_without_a_database_is_a_named_setting() -> None:

@@ -81,6 +81,16 @@ WRONG = [
     ("FINAZ_CLICKHOUSE_DSN", "clickhouse://here:0/x", "a server"),
     ("FINAZ_CACHE_DIR", __file__, "a folder"),
     ("FINAZ_CAS_DIR", __file__, "a folder"),
+    ("FINAZ_CAS_BUCKET", "", "s3://BUCKET"),
+    ("FINAZ_CAS_BUCKET", "bucket", "s3://BUCKET"),
+    ("FINAZ_CAS_BUCKET", "s3://Bucket", "s3://BUCKET"),
+    ("FINAZ_CAS_BUCKET", "s3://bucket/../other", "s3://BUCKET"),
+    ("FINAZ_CAS_BUCKET", "s3://bucket//x", "s3://BUCKET"),
+    ("FINAZ_S3_ENDPOINT", "here:9000", "http://"),
+    ("FINAZ_S3_REGION", "", "a region"),
+    ("FINAZ_S3_ACCESS_KEY", "two words", "printable ASCII"),
+    ("FINAZ_S3_SECRET_KEY", "", "printable ASCII"),
+    ("FINAZ_SEAL_BUCKET", "https://bucket", "s3://BUCKET"),
     ("FINAZ_TOKENS_FILE", str(Path(__file__).parent), "a file"),
     ("FINAZ_SEAL_DIR", __file__, "a folder"),
     ("FINAZ_SEAL_KEY_FILE", str(Path(__file__).parent), "a file"),
@@ -172,6 +182,23 @@ def test_what_is_needed_and_missing_is_named() -> None:
         with pytest.raises(SettingsError) as refusal:
             required()
         assert refusal.value.at == name
+
+
+@pytest.mark.parametrize(
+    ("given", "at"),
+    [
+        ({"FINAZ_CAS_BUCKET": "s3://here", "FINAZ_CAS_DIR": "/there"}, "FINAZ_CAS_BUCKET"),
+        ({"FINAZ_SEAL_BUCKET": "s3://here/seals", "FINAZ_SEAL_DIR": "/there"}, "FINAZ_SEAL_BUCKET"),
+        ({"FINAZ_S3_ACCESS_KEY": "me"}, "FINAZ_S3_ACCESS_KEY"),
+        ({"FINAZ_S3_SECRET_KEY": "secret"}, "FINAZ_S3_SECRET_KEY"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(given: dict[str, str], at: str) -> None:
+    """What would be kept in two places, or is half a pair, is named before anything starts."""
+    with pytest.raises(SettingsError) as refusal:
+        load_settings(given)
+    assert refusal.value.at == at
+    assert any(name in str(refusal.value) for name in ("FINAZ_CAS_DIR", "FINAZ_SEAL_DIR", "FINAZ_S3_"))
 
 
 def test_secrets_are_never_shown() -> None:
