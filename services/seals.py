@@ -7,7 +7,8 @@ holds what was sealed last, so a seal never covers up damage. A crash leaves a t
 cannot write one number, and the one who comes second goes on behind it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final, Protocol
 
@@ -27,6 +28,12 @@ SEAL_EVENTS_MAX: Final = 10_000
 
 SEAL_BYTES_MAX: Final = 4096
 """Bytes of one seal; a longer file is none."""
+
+NEWEST: Final = "newest"
+"""The name of the note of the highest number, beside the seals."""
+
+_FILE: Final = re.compile(r"seal-(\d{10})\.json\Z", re.ASCII)
+_NOTE: Final = re.compile(rb"\s*\d{1,10}\s*\Z")
 
 
 class Seal(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +112,21 @@ Verify = Callable[[str, bytes, bytes], bool]
 def name_of(number: int) -> str:
     """`seal-0000000001`."""
     return f"seal-{number:010d}"
+
+
+def file_of(number: int) -> str:
+    """The name that a seal is kept under, wherever it is."""
+    return f"{name_of(number)}.json"
+
+
+def numbers_among(names: Iterable[str]) -> list[int]:
+    """The numbers of the seals among some names, in order; other names are passed over."""
+    return sorted(int(match[1]) for match in map(_FILE.match, names) if match)
+
+
+def noted(text: bytes) -> int:
+    """The number in a note of the newest seal; 0 for what is none."""
+    return int(text) if _NOTE.match(text) else 0
 
 
 def sealed_bytes(seal: Seal, signer: Signer) -> bytes:

@@ -4,16 +4,11 @@ What must stay true: a seal is created, never overwritten (`If-None-Match`, whic
 `newest` notes the highest number and is written after the seal; a crash between the two leaves it one behind, which is harmless.
 """
 
-import re
 from collections.abc import Sequence
-from typing import Final
 
 from domain.log_errors import SealInvalidError, SealTakenError
 from services.adapters.s3 import Bucket, Objects
-from services.seals import SEAL_BYTES_MAX, name_of
-
-_NAME: Final = re.compile(r"seal-(\d{10})\.json\Z")
-_NEWEST: Final = "newest"
+from services.seals import NEWEST, SEAL_BYTES_MAX, file_of, name_of, noted, numbers_among
 
 
 class SealBucket:
@@ -24,22 +19,21 @@ class SealBucket:
 
     def numbers(self) -> Sequence[int]:
         """See `SealStore`."""
-        return sorted(int(match[1]) for match in map(_NAME.match, self._objects.keys()) if match)
+        return numbers_among(self._objects.keys())
 
     def newest(self) -> int:
         """See `SealStore`."""
-        text = (self._objects.read(_NEWEST) or b"").strip()
-        return int(text) if text.isdigit() else 0
+        return noted(self._objects.read(NEWEST) or b"")
 
     def read(self, number: int) -> bytes:
         """See `SealStore`."""
-        data = self._objects.read(f"{name_of(number)}.json")
+        data = self._objects.read(file_of(number))
         if data is None:
             raise SealInvalidError("it is not there", at=name_of(number), expected="a seal of every number")
         return data[: SEAL_BYTES_MAX + 1]
 
     def add(self, number: int, data: bytes) -> None:
         """See `SealStore`."""
-        if not self._objects.write(f"{name_of(number)}.json", data, mode="create"):
+        if not self._objects.write(file_of(number), data, mode="create"):
             raise SealTakenError("another process has written it", at=name_of(number), expected="the next")
-        self._objects.write(_NEWEST, b"%d\n" % number)
+        self._objects.write(NEWEST, b"%d\n" % number)

@@ -6,7 +6,6 @@ too; it is written after the seal, so a crash between the two leaves it one behi
 """
 
 import os
-import re
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,11 +13,8 @@ from typing import Final
 
 from domain.errors import InfrastructureError
 from domain.log_errors import SealInvalidError, SealTakenError
-from services.seals import SEAL_BYTES_MAX, name_of
+from services.seals import NEWEST, SEAL_BYTES_MAX, file_of, name_of, noted, numbers_among
 
-_NAME: Final = re.compile(r"seal-(\d{10})\.json\Z")
-_NEWEST: Final = "newest"
-_NOTED: Final = re.compile(r"\d{1,10}\Z")
 _TEMPORARY: Final = ".incoming-"
 
 
@@ -36,14 +32,13 @@ class SealFolder:
             return ()
         except OSError as error:
             raise _away(self._folder, error) from error
-        return sorted(int(match[1]) for match in map(_NAME.match, names) if match)
+        return numbers_among(names)
 
     def newest(self) -> int:
         """See `SealStore`."""
         try:
-            text = (self._folder / _NEWEST).read_text("ascii").strip()
-            return int(text) if _NOTED.match(text) else 0
-        except (FileNotFoundError, UnicodeDecodeError):
+            return noted((self._folder / NEWEST).read_bytes())
+        except FileNotFoundError:
             return 0
         except OSError as error:
             raise _away(self._folder, error) from error
@@ -64,7 +59,7 @@ class SealFolder:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._write(data, lambda temporary: self._publish(temporary, number))
-            self._write(b"%d\n" % number, lambda temporary: os.replace(temporary, self._folder / _NEWEST))
+            self._write(b"%d\n" % number, lambda temporary: os.replace(temporary, self._folder / NEWEST))
         except OSError as error:
             raise _away(self._folder, error) from error
 
@@ -93,7 +88,7 @@ class SealFolder:
             os.close(folder)
 
     def _path(self, number: int) -> Path:
-        return self._folder / f"{name_of(number)}.json"
+        return self._folder / file_of(number)
 
 
 def _away(path: Path, error: OSError) -> InfrastructureError:
