@@ -22,7 +22,9 @@ from services.purchase_requests import (
 from services.purchases import PurchaseView
 from services.shop import BalanceView, PurchaseSummary, SalesView, SeatView, ShowView
 
-ADDRESS_PATTERN: Final = "^[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$"
+_ATOM: Final = "[A-Za-z0-9!#$%&'*+/^_`{|}~-]+"
+_LABEL: Final = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+ADDRESS_PATTERN: Final = rf"^(?=[^@]{{1,64}}@){_ATOM}(\.{_ATOM})*@{_LABEL}(\.{_LABEL})*$"
 
 
 class ShowAdmitted(msgspec.Struct, frozen=True, kw_only=True):

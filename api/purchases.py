@@ -38,7 +38,7 @@ from domain.errors import InputError
 from domain.purchases.errors import PurchaseNotFoundError, ShowNotFoundError, WebhookSignatureError
 from domain.purchases.identity import PURCHASE_ID_PATTERN, SHOW_ID_PATTERN
 from domain.purchases.messages import Settlement
-from services.contacts import checked_address
+from services.contacts import erasable_address
 from services.purchase_requests import parse_purchase_body, parse_show_body
 from services.purchases import PurchaseView
 from services.shop import PURCHASE_STATES
@@ -302,7 +302,7 @@ class _Handlers:
         return json_answer(Sales(items=await self._shop.sales(call.arguments["show_id"], call.arguments["limit"])))
 
     async def erase(self, call: Call) -> Answer:
-        purchases = await self._purchases.erase_person(checked_address(await read_text(call, "email")))
+        purchases = await self._purchases.erase_person(erasable_address(await read_text(call, "email")))
         tell("person erased", call, purchases=len(purchases))
         return json_answer(Erased(purchase_ids=purchases))
 

@@ -6,6 +6,7 @@ which a sweep removes after a day.
 """
 
 import re
+import unicodedata
 from typing import Final
 from uuid import uuid4
 
@@ -22,15 +23,35 @@ SWEEP_AGE_SECONDS: Final = 86_400.0
 SWEEP_CALLS: Final = 500
 """Addresses written between two sweeps."""
 
-_ADDRESS: Final = re.compile(r"[^\s@<>\"(),:;\\\[\]\x00-\x1f\x7f]{1,64}@[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?\Z")
+_ATOM: Final = r"(?:[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]|[^\x00-\x7f])+"
+_LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_ADDRESS: Final = re.compile(rf"(?=[^@]{{1,64}}@){_ATOM}(?:\.{_ATOM})*@{_LABEL}(?:\.{_LABEL})*\Z")
+_ENCODED_WORD: Final = "=?"
+"""How a header's text begins that mail programs decode: the mail would go to what is decoded."""
+
 _SQL: Final = statements("services", "contacts.sql")
 
 
 def checked_address(address: str) -> str:
-    """The address itself, if it is one. Raises `BodyInvalidError`, which does not repeat it: logs must not know it."""
-    if len(address) > ADDRESS_CHARACTERS_MAX or _ADDRESS.match(address) is None:
-        raise BodyInvalidError("this is no mail address", at="$.email", expected="name@domain")
+    """The address itself, if a mail's header holds it as it stands: atoms, no quoting, no encoded words, NFC, printable.
+
+    Raises `BodyInvalidError`, which does not repeat it: logs must not know it.
+    """
+    plain = address.isprintable() and unicodedata.is_normalized("NFC", address) and _ENCODED_WORD not in address
+    if len(address) > ADDRESS_CHARACTERS_MAX or not plain or _ADDRESS.match(address) is None:
+        raise _no_address()
     return address
+
+
+def erasable_address(address: str) -> str:
+    """The address itself; whatever was once taken for one can be erased. Raises `BodyInvalidError`."""
+    if len(address) > ADDRESS_CHARACTERS_MAX or "@" not in address:
+        raise _no_address()
+    return address
+
+
+def _no_address() -> BodyInvalidError:
+    return BodyInvalidError("this is no mail address", at="$.email", expected="name@domain")
 
 
 class Contacts:

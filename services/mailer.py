@@ -21,7 +21,10 @@ class Mail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mailer(Protocol):
-    """Hands a mail to a server that accepts responsibility for it. Blocks for a bounded time. Raises `MailUnavailableError`."""
+    """Hands a mail to a server that accepts responsibility for it. Blocks for a bounded time.
+
+    Raises `MailUnavailableError`, and `MailRefusedError` where it will be the same the next time.
+    """
 
     def send(self, mail: Mail) -> None: ...
 

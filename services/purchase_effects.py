@@ -50,7 +50,7 @@ def refund(gateway: Gateway, request: RefundRequest) -> GatewayAnswer:
 
 
 def send(mailer: Mailer, mail: Mail) -> None:
-    """Hand a mail over. Raises `MailUnavailableError`."""
+    """Hand a mail over. Raises `MailUnavailableError`, `MailRefusedError`."""
     point(MAIL_BEFORE)
     mailer.send(mail)
     point(MAIL_AFTER)

@@ -40,9 +40,15 @@ class WebhookSignatureError(InputError):
 
 
 class MailUnavailableError(InfrastructureError):
-    """The mail server is away or refused the message; it is tried again."""
+    """The mail server is away, or says that it cannot take the message now; it is tried again for about a week."""
 
     code = "MAIL_UNAVAILABLE"
+
+
+class MailRefusedError(RefusedError):
+    """The mail server will not take the message however often it is sent, or no mail can go to this address."""
+
+    code = "MAIL_REFUSED"
 
 
 class GatewayMissingError(InfrastructureError):

@@ -32,6 +32,9 @@ RETRY_SECONDS: Final = (1.0, 5.0, 30.0, 120.0, 600.0)
 ATTEMPTS_MAX: Final = 1000
 """Failures of one mail (about a week) before it becomes a dead letter."""
 
+REFUSALS_MAX: Final = 20
+"""Failures (about three hours) after which a mail that the server refused for good becomes one."""
+
 
 class PurchaseMail:
     """The process manager (`services.process_managers.contract.ProcessManager`)."""
@@ -80,6 +83,6 @@ class PurchaseMail:
         if isinstance(error, VersionConflictError):
             return Retry(RETRY_SECONDS[0])
         away = isinstance(error, FinazError) and error.fault is Fault.INFRASTRUCTURE
-        if attempts >= (ATTEMPTS_MAX if away else len(RETRY_SECONDS) * 4):
+        if attempts >= (ATTEMPTS_MAX if away else REFUSALS_MAX):
             return SetAside()
         return Retry(RETRY_SECONDS[min(attempts - 1, len(RETRY_SECONDS) - 1)])

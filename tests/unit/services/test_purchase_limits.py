@@ -8,7 +8,7 @@ import pytest
 
 from domain.errors import StoreUnavailableError, UnknownTopicError, VersionConflictError
 from domain.events import decode, encode
-from domain.purchases.errors import GatewayMissingError, LedgerUnbalancedError, MailUnavailableError
+from domain.purchases.errors import GatewayMissingError, LedgerUnbalancedError, MailRefusedError, MailUnavailableError
 from domain.purchases.identity import refund_key_of
 from domain.purchases.ledger import Account, entry, evolve
 from domain.purchases.messages import (
@@ -99,13 +99,17 @@ def test_a_refund_is_asked_for_ever_with_bounded_delays() -> None:
 
 
 def test_money_is_never_set_aside_and_mail_is_in_the_end() -> None:
-    """The payment manager retries whatever fails, the mail manager gives a mail up after about a week."""
+    """The payment manager retries whatever fails, the mail manager gives a mail up after about a week,
+    one that the server refused for good after some hours, since somebody has to look at the address."""
     payment: Any = Payment(None, None)  # type: ignore[arg-type]
     assert payment.on_error(RuntimeError("bug"), 10**6) == Retry(RETRY_SECONDS[-1])
     assert payment.on_error(UnknownTopicError("newer"), 1) == Stop()
     mail: Any = purchase_mail.PurchaseMail(None, None, None, "x")  # type: ignore[arg-type]
     assert isinstance(mail.on_error(StoreUnavailableError("away"), purchase_mail.ATTEMPTS_MAX - 1), Retry)
     assert mail.on_error(StoreUnavailableError("away"), purchase_mail.ATTEMPTS_MAX) == SetAside()
+    refused = MailRefusedError("the mail server answered 550", at="mail:25")
+    assert isinstance(mail.on_error(refused, purchase_mail.REFUSALS_MAX - 1), Retry)
+    assert mail.on_error(refused, purchase_mail.REFUSALS_MAX) == SetAside()
 
 
 def test_without_a_gateway_nothing_is_attempted_and_reservations_expire() -> None:
