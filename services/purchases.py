@@ -138,10 +138,10 @@ class Purchases:
         try:
             return Submitted(subject_id=show_id, position=await self._append(claim, placed, {}), replayed=False)
         except VersionConflictError:
-            stream = admission_stream(principal, SHOWS_CREATE, key)
-            read = await self._log.read_streams([stream, show_stream(show_id)])
+            stream, last = admission_stream(principal, SHOWS_CREATE, key), placed[-1].stream
+            read = await self._log.read_streams([stream, last])
             decide_admission(_admission(read.streams[stream]), claim)
-            position = read.streams[show_stream(show_id)][0].position
+            position = read.streams[last][0].position  # the append's last, as it was answered then
             return Submitted(subject_id=show_id, position=position, replayed=True)
 
     # ---------------------------------------------------------------- buying

@@ -172,7 +172,9 @@ def audit() -> int:
     report = audit_purchases(load_settings())
     found = [{"purchase_id": one.purchase_id, "what": one.what} for one in report.differences]
     document = {"purchases": report.purchases, "position": report.position, "differences": found}
-    answer(document, lambda: _table(("purchase_id", "what"), found))
+    columns = ("purchase_id", "what")
+    agreed = [("purchases", report.purchases), ("position", report.position), ("differences", len(found))]
+    answer(document, lambda: _rows(columns, found) if found else facts(agreed))
     return EXIT_FAILED if found else 0
 
 
@@ -218,7 +220,7 @@ def _seats(text: str) -> list[dict[str, Any]]:
     made = []
     for part in text.split(","):
         seat, _, price = part.partition(":")
-        if not price.isdigit():
+        if not (price.isascii() and price.isdigit()):
             raise click.BadParameter(f"{part!r} is not SEAT:PRICE", param_hint="--seats")
         made.append({"seat": seat, "price_minor": int(price)})
     return made
@@ -226,11 +228,24 @@ def _seats(text: str) -> list[dict[str, Any]]:
 
 def _print(found: dict[str, Any]) -> None:
     due = found["next_action"]
-    shown = {name: value for name, value in found.items() if name not in ("timeline", "next_action")}
+    shown = {name: _plain(value) for name, value in found.items() if name not in ("timeline", "next_action")}
     facts([*shown.items(), ("next", "-" if due is None else f"{due['action']} at {due['due_at']}")])
     table(("at", "what", "detail"), [(e["at"], e["what"], e["detail"]) for e in found["timeline"]])
 
 
 def _table(columns: tuple[str, ...], found: list[dict[str, Any]]) -> None:
-    rows = [[one.get(column) for column in columns] for one in found]
-    answer({"items": found}, lambda: table([column.replace("_", " ") for column in columns], rows))
+    answer({"items": found}, lambda: _rows(columns, found))
+
+
+def _rows(columns: tuple[str, ...], found: list[dict[str, Any]]) -> None:
+    rows = [[_plain(one.get(column)) for column in columns] for one in found]
+    table([column.replace("_", " ") for column in columns], rows)
+
+
+def _plain(value: Any) -> Any:
+    """A value as a person reads it: names beside each other, balances with their accounts."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {amount}" for name, amount in value.items())
+    return value

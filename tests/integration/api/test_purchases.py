@@ -41,7 +41,10 @@ async def buy(api: ApiRig, show: str, key: str | None = "k", who: str = "buyer",
 async def test_a_purchase_from_the_show_to_the_status(api: ApiRig) -> None:
     """The list may be stale, the answer is the same however often it is asked, the address is nowhere in it."""
     show = await put_on_sale(api)
-    assert await put_on_sale(api) == show
+    first, again = [
+        await api.as_("operator").post("/v1/shows", json=SHOW, headers={"idempotency-key": "show"}) for _ in range(2)
+    ]
+    assert (first.json()["show_id"], first.content) == (show, again.content)
     first, again = await buy(api, show), await buy(api, show)
     assert (first.status_code, again.status_code) == (202, 202)
     assert first.content == again.content
@@ -95,6 +98,7 @@ async def test_who_may_what(api: ApiRig) -> None:
         ({"seats": ["Z1"]}, "$.seats"),
         ({"email": "nobody"}, "$.email"),
         ({"email": "a@b\n"}, "$.email"),
+        ({"email": "=?utf-8?q?a?=@b"}, "$.email"),
         ({"payment_method": ""}, "$.payment_method"),
         ({"payment_method": "two words"}, "$.payment_method"),
         ({"show_id": "show_1"}, "$.show_id"),
@@ -200,3 +204,5 @@ async def test_a_person_is_erased(api: ApiRig) -> None:
     assert erased.json() == {"purchase_ids": [purchase]}
     assert (await api.as_("buyer").get(f"/v1/purchases/{purchase}")).status_code == 200
     assert (await api.as_("operator").post("/v1/contacts/erase", json={"email": "x"})).status_code == 422
+    odd = await api.as_("operator").post("/v1/contacts/erase", json={"email": "once,taken@example..org"})
+    assert odd.json() == {"purchase_ids": []}
