@@ -5,28 +5,20 @@ only, lets in only the operating-system account that started it, and is as durab
 
 What must stay true: the server is gone when its owner is gone, however the owner went; a folder can always be started again,
 whatever was killed; nothing outside the folder, the temporary socket folder and the processes is touched. The work is done by
-`embedded_supervisor.py`, a process of its own, whose docstring says what each crash leaves. Why so:
-`docs/decisions/embedded-postgresql.md`.
+a guard, `embedded_supervisor.py`, whose docstring says what each crash leaves. Why so: `docs/decisions/embedded-postgresql.md`.
 """
 
 import importlib.util
-import json
 import os
 import pwd
 import re
-import select
 import shutil
-import subprocess
-import sys
 import tempfile
-import threading
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
-from deployment import embedded_supervisor
+from deployment.guarded import REPLY_SECONDS_MARGIN, GuardedServer
 from domain.errors import InfrastructureError
 
 CONNECTIONS_MAX: Final = 100
@@ -34,9 +26,6 @@ CONNECTIONS_MAX: Final = 100
 
 SOCKET_PATH_BYTES_MAX: Final = 103
 """The longest path of a Unix socket that every system takes (Linux 107, macOS 103)."""
-
-REPLY_SECONDS_MARGIN: Final = 60.0
-"""How much longer than all its own limits together the supervisor may take over one request; beyond, it hangs."""
 
 UNPRIVILEGED_ACCOUNTS: Final = ("nobody", "postgres", "daemon")
 """The first of these that exists runs the server for an owner who is root, whom PostgreSQL refuses."""
@@ -84,41 +73,25 @@ class EmbeddedPostgresError(InfrastructureError):
     code = "EMBEDDED_POSTGRES_FAILED"
 
 
-class EmbeddedPostgres:
-    """One embedded server. Use it as a context manager, or call `start()` and `close()`.
+class EmbeddedPostgres(GuardedServer):
+    """One embedded server, as `GuardedServer` has it. Raises `EmbeddedPostgresError`."""
 
-    `folder` keeps the data and can be started again later; without one the server is temporary and its folder is removed at
-    `close()` or when this process dies. Methods are blocking and may be called from any thread, one at a time. The process that
-    makes this object must stay alive as long as the server is wanted. Raises `EmbeddedPostgresError`.
-    """
+    error = EmbeddedPostgresError
+    guard_module = "deployment.embedded_supervisor"
+    folder_prefix = "finaz-pg-"
 
     def __init__(
         self, folder: Path | str | None = None, *, connections_max: int = CONNECTIONS_MAX, limits: Limits | None = None
     ) -> None:
-        self.temporary = folder is None
-        self.folder = Path(tempfile.mkdtemp(prefix="finaz-pg-")) if folder is None else Path(folder)
-        self.folder = self.folder.resolve()
+        super().__init__(folder)
         self.connections_max = connections_max
         self.limits = limits or Limits()
-        self.pid: int | None = None
-        """The process id of the server's first process; None while it doesn't run as far as the last request told."""
         self._sockets: Path | None = None
-        self._closed = False
-        self._supervisor: subprocess.Popen[bytes] | None = None
-        self._requests = threading.Lock()
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    @property
+    def reply_seconds(self) -> float:
+        """See `GuardedServer`."""
+        return self.limits.reply_seconds
 
     def start(self) -> None:
         """Start the server and return when it accepts connections; one that runs stays as it is.
@@ -126,32 +99,19 @@ class EmbeddedPostgres:
         Makes the data folder at the first start, clears what a killed predecessor left, and waits for a predecessor that is
         stopping. Refused if another live owner has the folder.
         """
-        self.pid = self._ask(do="start")["pid"]
+        self.ask(do="start")
 
     def stop(self, mode: StopMode = "fast") -> None:
         """Stop the server: `smart` waits for clients, `fast` ends them, `immediate` skips the last checkpoint as a crash would.
 
         A server that does not obey in time is stopped harder. The data stays, `start()` goes on from it.
         """
-        if self._supervisor is not None:
-            self.pid = self._ask(do="stop", mode=mode)["pid"]
-
-    def kill(self) -> None:
-        """Kill the server with SIGKILL, as a crash would. Everything that was committed is there after `start()`."""
-        if self._supervisor is not None:
-            self.pid = self._ask(do="kill")["pid"]
+        self.tell(do="stop", mode=mode)
 
     def restart(self, mode: StopMode = "fast") -> None:
         """Stop and start; clients are cut off. The DSN stays the same."""
         self.stop(mode)
         self.start()
-
-    def is_running(self) -> bool:
-        """Whether the server's first process is alive now."""
-        if self._supervisor is None:
-            return False
-        self.pid = self._ask(do="status")["pid"]
-        return self.pid is not None
 
     def dsn(self, dbname: str = "postgres") -> str:
         """The connection string of a database, as a URL; the same from the first start to `close()`."""
@@ -160,88 +120,21 @@ class EmbeddedPostgres:
         return f"postgresql://postgres@/{dbname}?host={self._sockets}"
 
     def close(self) -> None:
-        """Stop the server, end the supervisor, and remove the folder if it was temporary: the end of this object.
-
-        Calling it again does nothing.
-        """
-        self._closed = True
-        supervisor, self._supervisor, self.pid = self._supervisor, None, None
-        if supervisor is not None:
-            _end(supervisor, self.limits.reply_seconds)
-        # What follows is done already, unless there was no supervisor or it had to be killed.
-        if self.temporary:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        """See `GuardedServer`; the folder of the socket goes too."""
+        super().close()
         if self._sockets is not None and self._sockets.parent != self.folder:
             shutil.rmtree(self._sockets, ignore_errors=True)
 
-    def log_tail(self, size_bytes: int = 4096) -> str:
-        """The end of the server's log."""
-        log = self.folder / "log"
-        if not log.exists():
-            return ""
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - size_bytes))
-            return file.read().decode("utf-8", "replace")
-
-    # ---------------------------------------------------------------- the supervisor
-
-    def _ask(self, **request: Any) -> dict[str, Any]:
-        with self._requests:
-            if self._closed:
-                raise EmbeddedPostgresError("closed; make another object for the folder", at=str(self.folder))
-            if self._supervisor is None or self._supervisor.poll() is not None:
-                self._supervisor = self._supervise()
-            line = self._exchange(self._supervisor, json.dumps(request).encode() + b"\n")
-        answer: dict[str, Any] = json.loads(line)
-        if "refused" in answer:
-            self.pid = None
-            raise EmbeddedPostgresError(answer["refused"], at=str(self.folder))
-        return answer
-
-    def _exchange(self, supervisor: "subprocess.Popen[bytes]", request: bytes) -> bytes:
-        assert supervisor.stdin is not None
-        assert supervisor.stdout is not None
-        try:
-            supervisor.stdin.write(request)
-        except BrokenPipeError:
-            raise self._died(supervisor) from None
-        answer = b""
-        deadline = time.monotonic() + self.limits.reply_seconds
-        while not answer.endswith(b"\n"):
-            ready, _, _ = select.select([supervisor.stdout], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                raise EmbeddedPostgresError("the supervisor does not answer", at=str(self.folder))
-            part = os.read(supervisor.stdout.fileno(), 65536)
-            if not part:
-                raise self._died(supervisor)
-            answer += part
-        return answer
-
-    def _died(self, supervisor: "subprocess.Popen[bytes]") -> EmbeddedPostgresError:
-        self.pid = None
-        status = supervisor.wait()
-        return EmbeddedPostgresError(
-            f"the supervisor ended with status {status}:\n{self.log_tail()}", at=str(self.folder)
-        )
-
-    def _supervise(self) -> "subprocess.Popen[bytes]":
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        plan = {
+    def plan(self) -> dict[str, Any]:
+        """See `embedded_supervisor.Supervisor`."""
+        return {
             "binaries": str(_binaries()),
-            "folder": str(self.folder),
             "sockets": str(self._socket_folder()),
             "account": _account(),
             "owner_name": pwd.getpwuid(os.geteuid()).pw_name,
             "settings": {**_SETTINGS, "max_connections": str(self.connections_max)},
-            "remove": self.temporary,
-            "limits": asdict(self.limits),
-            "owner": os.getpid(),
+            **asdict(self.limits),
         }
-        command = [sys.executable, "-I", "-S", embedded_supervisor.__file__, json.dumps(plan)]
-        with (self.folder / "log").open("ab") as log:
-            return subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0, start_new_session=True
-            )
 
     def _socket_folder(self) -> Path:
         """Where the socket stands: in the folder if its path is short and plain, else in a temporary folder of its own."""
@@ -251,19 +144,6 @@ class EmbeddedPostgres:
             plain = short and _PLAIN_PATH.fullmatch(str(inside))
             self._sockets = inside if plain else Path(tempfile.mkdtemp(prefix="finaz-pg-", dir="/tmp"))
         return self._sockets
-
-
-def _end(supervisor: "subprocess.Popen[bytes]", seconds_max: float) -> None:
-    """Let a supervisor stop its server and end; one that doesn't in time is killed, and the kernel stops the server."""
-    assert supervisor.stdin is not None
-    assert supervisor.stdout is not None
-    supervisor.stdin.close()
-    try:
-        supervisor.wait(seconds_max)
-    except subprocess.TimeoutExpired:
-        supervisor.kill()
-        supervisor.wait()
-    supervisor.stdout.close()
 
 
 def _binaries() -> Path:

@@ -18,9 +18,9 @@ from deployment import jars
 from deployment.brokers import process
 from deployment.brokers.apache import apache_kafka
 from deployment.brokers.embedded import embedded_broker
-from deployment.brokers.guard import LOG_BYTES_MAX
 from deployment.brokers.jars import KAFKA_JARS
 from deployment.brokers.process import PORT_TRIES_MAX, BrokerProcess, EmbeddedBrokerError, Recipe
+from deployment.guarding import LOG_BYTES_MAX
 from domain.stream.errors import BrokerUnavailableError, RecoveryBlockedError
 from services.adapters.kafka import KafkaBroker
 from services.broker import Marks, RecordSource

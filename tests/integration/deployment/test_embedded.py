@@ -255,7 +255,7 @@ def test_a_folder_has_one_owner(prepared_folder: Path) -> None:
     with EmbeddedPostgres(prepared_folder) as first:
         put(first, 1)
         second = EmbeddedPostgres(prepared_folder, limits=Limits(lock_seconds=0.2))
-        with pytest.raises(EmbeddedPostgresError, match="is in use by the supervisor") as refusal:
+        with pytest.raises(EmbeddedPostgresError, match="is in use by the process") as refusal:
             second.start()
         assert refusal.value.at == str(prepared_folder)
         second.close()
@@ -396,7 +396,7 @@ def test_connections_are_limited(prepared_folder: Path) -> None:
 def test_a_start_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     """Beyond its limit a start is refused, in either half, and what it began is undone: the next one starts from there."""
     with (
-        pytest.raises(EmbeddedPostgresError, match="initdb failed"),
+        pytest.raises(EmbeddedPostgresError, match="initdb ended"),
         EmbeddedPostgres(tmp_path / "pg", limits=Limits(start_seconds=0.02)),
     ):
         pass
@@ -429,7 +429,7 @@ def test_a_supervisor_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_log_beyond_its_limit_starts_anew(prepared_folder: Path) -> None:
     """The log is bounded: one longer than the limit is thrown away at the next start."""
-    from deployment.embedded_supervisor import LOG_BYTES_MAX
+    from deployment.guarding import LOG_BYTES_MAX
 
     with EmbeddedPostgres(prepared_folder):
         pass
