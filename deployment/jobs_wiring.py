@@ -24,7 +24,7 @@ from services import faultpoints
 from services.job_kinds import JobKind
 from services.job_runner import JobRunner, living_in, nothing_idle
 from services.ports import BlobStore
-from services.rebuild import KIND, RebuildKind
+from services.rebuild import KIND, RebuildKind, left_behind
 from services.store.application import Log
 
 if TYPE_CHECKING:
@@ -64,7 +64,12 @@ async def job_runners(settings: Settings, report: Report, *, staging: bool = Fal
         kinds: Mapping[str, JobKind] = await asyncio.to_thread(job_kinds, settings, log, blob_store(settings))
         rebuild, projections = kinds[KIND], Projections(log.pool)
         assert isinstance(rebuild, RebuildKind)
-        tidy = partial(rebuild.drop_expired, projections.expired)
+        left = partial(left_behind, projections.beside, living)
+        drop_expired, drop_left = rebuild.drop_expired, rebuild.drop_left
+
+        def tidy() -> list[str]:
+            return [*drop_expired(projections.expired), *drop_left(left)]
+
         yield [
             JobRunner(
                 log,

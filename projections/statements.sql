@@ -275,6 +275,10 @@ WHERE p.name = %(name)s AND p.role = 'retired'
       ELSE p.generation < (SELECT max(r.generation) FROM finaz.projections AS r WHERE r.name = p.name AND r.role = 'retired') END
 RETURNING p.generation
 
+-- name: beside
+-- Copies that are built beside what is served, and the job that each is for.
+SELECT p.name, p.job_id FROM finaz.projections AS p WHERE p.role = 'building' AND p.job_id IS NOT NULL ORDER BY p.name
+
 -- name: expired
 -- Projections with an old copy whose time is over.
 SELECT DISTINCT p.name FROM finaz.projections AS p WHERE p.role = 'retired' AND p.drop_after <= clock_timestamp() ORDER BY p.name

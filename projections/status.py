@@ -162,6 +162,10 @@ class Projections:
         """Projections with an old copy whose time is over."""
         return [name for (name,) in self._query.rows(_SQL["expired"])]
 
+    def beside(self) -> list[tuple[str, str]]:
+        """Projections with a copy beside what is served, and the job that it is built for."""
+        return [(name, job_id) for name, job_id in self._query.rows(_SQL["beside"])]
+
     def note(self, name: str, action: str, principal: str, reason: str, position: int) -> None:
         """Add to its log what somebody had done to it."""
         given = {"name": name, "action": action, "principal": principal, "reason": reason, "position": position}

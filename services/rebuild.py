@@ -7,10 +7,12 @@ kept, catch up and serve again; `drop_old` drops it.
 What must stay true: what is served changes in the switch and nowhere else; every attempt goes on from what the one before left, or
 starts over, and a switch that was made is not made again; where an operator confirms, the copy that was compared is served and no
 other; a rebuild that is cancelled or fails leaves what was served and nothing beside it. A crash at any point leaves a copy beside,
-which the next attempt of the job, or any other rebuild, finds.
+which the next attempt of the job, or any other rebuild, finds; where that was the last attempt, a runner with nothing else to do
+drops it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
@@ -125,20 +127,42 @@ class RebuildKind:
         """
         done = []
         for target in expired():
-            if target not in self._targets:
-                continue
-            rebuild = self._targets[target](Builder(f"expiry_{target}", "expiry"))
+            with self._between_jobs(target) as rebuild:
+                dropped = rebuild.drop_old(expired_only=True) if rebuild is not None else 0
+            if dropped:
+                self._note(target, "drop-old", "", "the time for which it was kept is over", 0)
+                done.append(f"dropped {dropped} old copies of {target}")
+        return done
+
+    def drop_left(self, left: Callable[[], Sequence[str]]) -> list[str]:
+        """Drop the copies beside what is served whose job has ended without dropping them, of the projections that `left` names.
+
+        So ends a job whose last attempt died. `left` is asked again once nobody else can begin a copy.
+        """
+        done = []
+        for target in left():
+            with self._between_jobs(target) as rebuild:
+                if rebuild is not None and target in left():
+                    rebuild.drop_built()
+                    done.append(f"dropped what a rebuild of {target} had left")
+        return done
+
+    @contextmanager
+    def _between_jobs(self, target: str) -> Iterator[Rebuildable | None]:
+        """A projection that no job can work on meanwhile; None where one does, or where it isn't known here."""
+        if target not in self._targets:
+            yield None
+            return
+        rebuild = self._targets[target](Builder(f"expiry_{target}", "expiry"))
+        try:
             try:
                 rebuild.claim()
-                dropped = rebuild.drop_old(expired_only=True)
-                if dropped:
-                    self._note(target, "drop-old", "", "the time for which it was kept is over", 0)
-                    done.append(f"dropped {dropped} old copies of {target}")
             except RebuildRunningError:
-                continue
-            finally:
-                rebuild.close()
-        return done
+                yield None
+                return
+            yield rebuild
+        finally:
+            rebuild.close()
 
     def _rebuilt(self, work: JobWork, parameters: Parameters, rebuild: Rebuildable) -> Outcome:
         try:
@@ -178,6 +202,15 @@ class RebuildKind:
             "difference": msgspec.to_builtins(difference),
         }
         return effects.store_blob(self._blobs, canonical(document))
+
+
+def left_behind(
+    beside: Callable[[], Sequence[tuple[str, str]]], living: Callable[[], Sequence[tuple[str, str, str]]]
+) -> list[str]:
+    """The projections with a copy beside whose job has ended. A job lives before it has a copy, so copies are looked at first."""
+    copies = beside()
+    alive = {job_id for _, _, job_id in living()}
+    return [name for name, job_id in copies if job_id not in alive]
 
 
 def _undecided(parameters: Parameters, difference: Difference, report: str) -> Outcome | None:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -13,6 +14,7 @@ import pytest
 
 from domain.errors import BodyInvalidError, ProjectionUnknownError
 from domain.events import Recorded
+from domain.jobs import aggregate
 from domain.jobs.errors import JobRunningError
 from projections.errors import CodeVersionError
 from projections.position import CopyState
@@ -26,7 +28,7 @@ from services import faultpoints
 from services.job_kinds import JobKind
 from services.job_runner import JobRunner, living_in
 from services.jobs import Jobs, JobView
-from services.rebuild import RebuildKind
+from services.rebuild import RebuildKind, left_behind
 from services.store.application import Log
 from tests.support.histories import History, seeded_history
 from tests.support.memory_blobs import MemoryBlobs
@@ -71,8 +73,8 @@ class Rig:
     def request(self, name: str, **document: Any) -> str:
         return asyncio.run(self.jobs.request("rebuild", name, document, "ana")).job_id
 
-    def runner(self, owner: str) -> JobRunner:
-        return JobRunner(self.log, self.kinds, owner, living_in(self.log.pool), ttl_seconds=TTL_SECONDS)
+    def runner(self, owner: str, ttl_seconds: float = TTL_SECONDS) -> JobRunner:
+        return JobRunner(self.log, self.kinds, owner, living_in(self.log.pool), ttl_seconds=ttl_seconds)
 
     def view(self, job_id: str) -> JobView:
         return asyncio.run(self.jobs.get(job_id))
@@ -83,9 +85,9 @@ class Rig:
         self.runner("a").run_once()
         return self.view(job_id)
 
-    def until_taken(self, owner: str) -> None:
+    def until_taken(self, owner: str, ttl_seconds: float = TTL_SECONDS) -> None:
         """Have it taken up as soon as its dead owner's lease has run out."""
-        runner = self.runner(owner)
+        runner = self.runner(owner, ttl_seconds)
         while runner.run_once() is None:
             threading.Event().wait(0.02)
 
@@ -425,6 +427,39 @@ def test_an_old_copy_is_dropped_when_its_time_is_over(rig: Rig) -> None:
     runner._tidy()
     assert done == ["dropped 1 old copies of runs"]
     assert rig.roles("runs") == ["active"]
+
+
+def test_what_a_job_leaves_that_ends_by_its_deaths_is_dropped(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All its attempts die with a copy beside: FAILED, and the copy goes when a runner has nothing else to do; an old copy is kept
+    again; what a living job builds stays, also while it waits for a confirmation."""
+    monkeypatch.setattr(aggregate, "ATTEMPTS_MAX", 2)
+    stored_and_served(rig)
+    rebuild = rig.kinds["rebuild"]
+    assert isinstance(rebuild, RebuildKind)
+    left = partial(left_behind, rig.projections.beside, living_in(rig.log.pool))
+    for document, kept in (({}, ["active"]), ({"action": "roll_back"}, ["retired", "active"])):
+        if document:
+            rig.done("runs")
+            bring_forward(rig.dsn, "runs")
+        job_id = rig.request("runs", **document)
+        for attempt in range(aggregate.ATTEMPTS_MAX):
+            with faultpoints.armed(dies_at(rebuildable.COPY_COMPARE_BEFORE)), pytest.raises(CrashError):
+                rig.until_taken(f"dying-{attempt}", ttl_seconds=0.4)
+            assert rebuild.drop_left(left) == []
+        runner = rig.runner("last")
+        while rig.view(job_id).state == "RUNNING":
+            runner.run_once()
+        error = rig.view(job_id).error
+        assert error is not None
+        assert (error.code, rig.projections.beside()) == ("ATTEMPTS_EXHAUSTED", [("runs", job_id)])
+        assert rebuild.drop_left(left) == ["dropped what a rebuild of runs had left"]
+        assert rig.roles("runs") == kept
+    waiting = rig.done("runs", switch="on_confirmation")
+    assert (waiting.state, rebuild.drop_left(left)) == ("AWAITING", [])
+    assert "building" in rig.roles("runs")
+    with psycopg.connect(rig.dsn, autocommit=True) as somebody:
+        somebody.execute("SELECT pg_advisory_lock(hashtextextended('finaz.projections/runs/building', 0))")
+        assert rebuild.drop_left(lambda: ["runs"]) == []
 
 
 def test_a_projection_changed_in_code_is_rebuilt_and_says_so_until_then(rig: Rig) -> None:
