@@ -6,6 +6,7 @@ function of the value alone (UTC, `Z`, fraction without trailing zeros), so hash
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 from domain.errors import InstantInvalidError
@@ -54,6 +55,12 @@ def format_micros(micros: int) -> str:
     """`format_instant(from_micros(micros))`, quicker."""
     text = (_EPOCH_WITHOUT_ZONE + timedelta(microseconds=micros)).isoformat()
     return (text.rstrip("0") if "." in text else text) + "Z"
+
+
+@lru_cache(maxsize=256)
+def seconds_long(seconds: float) -> timedelta:
+    """A duration of so many seconds. Folds need the same few again and again, and making one of a float takes a while."""
+    return timedelta(seconds=seconds)
 
 
 def to_micros(instant: datetime) -> int:

@@ -11,7 +11,16 @@ from typing import Generic, TypeVar
 from domain.errors import IllegalTransitionError
 from domain.events import Event
 
-S = TypeVar("S", bound=Enum)
+
+class AggregateState(Enum):
+    """Base of the states in a table. Equal is the same member, so its hash is its identity: tables are asked for every event that
+    is folded, and `Enum` has a hash that is written in Python.
+    """
+
+    __hash__ = object.__hash__
+
+
+S = TypeVar("S", bound=AggregateState)
 
 
 class TransitionTable(Generic[S]):

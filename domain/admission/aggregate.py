@@ -5,7 +5,6 @@ refused; a claim is never undone while what it admitted exists. The claim and th
 leaves both or neither.
 """
 
-from enum import Enum
 from typing import Final
 
 import msgspec
@@ -13,10 +12,10 @@ import msgspec
 from domain.admission.messages import ClaimKey, KeyClaimed
 from domain.errors import IdempotencyKeyReusedError
 from domain.events import Event
-from domain.transitions import TransitionTable
+from domain.transitions import AggregateState, TransitionTable
 
 
-class AdmissionState(Enum):
+class AdmissionState(AggregateState):
     """Whether the key is taken."""
 
     ABSENT = "ABSENT"

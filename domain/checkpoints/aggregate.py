@@ -4,7 +4,6 @@ What must stay true: epochs count from 1 without gaps; tokens never go back; nex
 crash between storing the blobs and committing leaves unreferenced blobs and the previous checkpoint in force.
 """
 
-from enum import Enum
 from typing import Final
 
 import msgspec
@@ -12,10 +11,10 @@ import msgspec
 from domain.checkpoints.messages import CheckpointCommitted, CommitCheckpoint
 from domain.errors import RefusedError, StaleFenceError
 from domain.events import Event
-from domain.transitions import TransitionTable
+from domain.transitions import AggregateState, TransitionTable
 
 
-class CheckpointState(Enum):
+class CheckpointState(AggregateState):
     """Whether the run has a cut that can be restored."""
 
     ABSENT = "ABSENT"

@@ -6,7 +6,6 @@ raised again while it stays just as it was. A crash between finding and repairin
 there.
 """
 
-from enum import Enum
 from typing import Final, TypeAlias
 
 import msgspec
@@ -24,7 +23,7 @@ from domain.discrepancies.messages import (
 )
 from domain.errors import BodyInvalidError, IllegalTransitionError
 from domain.events import Event
-from domain.transitions import TransitionTable
+from domain.transitions import AggregateState, TransitionTable
 
 NOTE_CHARACTERS_MAX: Final = 2000
 """Characters of an operator's note."""
@@ -37,7 +36,7 @@ WRITTEN_OFF: Final = frozenset({DiscrepancyKind.ARTIFACT_MISSING, DiscrepancyKin
 """What an operator's word can settle though it is still so. A read model can always be rebuilt: it is raised until it agrees."""
 
 
-class DiscrepancyState(Enum):
+class DiscrepancyState(AggregateState):
     """How far it has got. `SETTLED` may be left again: the same two things can disagree a second time."""
 
     ABSENT = "ABSENT"

@@ -6,7 +6,6 @@ times. The table below is the whole life of a job. A crash leaves it in the stat
 """
 
 from datetime import datetime, timedelta
-from enum import Enum
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -38,7 +37,7 @@ from domain.jobs.messages import (
     RequestJobCancellation,
     StartJob,
 )
-from domain.transitions import TransitionTable
+from domain.transitions import AggregateState, TransitionTable
 
 ATTEMPTS_MAX: Final = 5
 """Attempts that may end in a fault of the infrastructure or a crash; then the job ends FAILED."""
@@ -47,7 +46,7 @@ RETRY_DELAY_SECONDS: Final = (1.0, 5.0, 15.0, 60.0)
 """Seconds to wait after the first, second, … counted interruption."""
 
 
-class JobState(Enum):
+class JobState(AggregateState):
     """Where a job stands."""
 
     ABSENT = "ABSENT"

@@ -4,7 +4,6 @@ What must stay true: it is taken in the append that requests a job and freed in 
 refused by the log itself and no crash leaves a slot taken by a job that has ended.
 """
 
-from enum import Enum
 from typing import Final
 
 import msgspec
@@ -12,10 +11,10 @@ import msgspec
 from domain.events import Event
 from domain.jobs.errors import JobRunningError
 from domain.jobs.messages import JobSlotFreed, JobSlotTaken
-from domain.transitions import TransitionTable
+from domain.transitions import AggregateState, TransitionTable
 
 
-class SlotState(Enum):
+class SlotState(AggregateState):
     """Whether a job lives in it."""
 
     ABSENT = "ABSENT"

@@ -6,22 +6,22 @@ a moment ago, so they are advice: the append function checks the same rules agai
 A crash at any point leaves a lease that expires by itself.
 """
 
-from datetime import datetime, timedelta
-from enum import Enum
+from datetime import datetime
 from typing import Final
 
 import msgspec
 
 from domain.errors import BodyInvalidError, LeaseHeldError, StaleFenceError
 from domain.events import Event
+from domain.instants import seconds_long
 from domain.leases.messages import AcquireLease, LeaseGranted, LeaseReleased, LeaseRenewed, ReleaseLease, RenewLease
-from domain.transitions import TransitionTable
+from domain.transitions import AggregateState, TransitionTable
 
 TTL_SECONDS_MAX: Final = 86_400.0
 """Seconds; a longer lease would keep a dead owner's work for more than a day."""
 
 
-class LeaseState(Enum):
+class LeaseState(AggregateState):
     """`GRANTED` says nothing of being live: that is a question of the clock (`Lease.is_live`)."""
 
     ABSENT = "ABSENT"
@@ -72,8 +72,8 @@ def decide(lease: Lease, command: AcquireLease | RenewLease | ReleaseLease, now:
 def evolve(lease: Lease, event: Event, recorded_at: datetime) -> Lease:
     """The lease after an event that was recorded at `recorded_at`."""
     state = LEASE_TRANSITIONS.next_state(lease.state, type(event))
-    if isinstance(event, LeaseGranted | LeaseRenewed):
-        expires_at = recorded_at + timedelta(seconds=event.ttl_seconds)
+    if isinstance(event, (LeaseGranted, LeaseRenewed)):
+        expires_at = recorded_at + seconds_long(event.ttl_seconds)
         return Lease(lease.resource, state, event.owner, event.token, expires_at)
     return Lease(lease.resource, state, lease.owner, lease.token, lease.expires_at)
 

@@ -4,7 +4,6 @@ What must stay true: a refund is the charge's inverse and stands behind it; the 
 """
 
 from collections.abc import Iterable
-from enum import Enum
 from typing import Final
 
 import msgspec
@@ -12,7 +11,7 @@ import msgspec
 from domain.events import Event
 from domain.purchases.errors import LedgerUnbalancedError
 from domain.purchases.messages import EntryKind, LedgerEntryPosted, LedgerLine
-from domain.transitions import TransitionTable
+from domain.transitions import AggregateState, TransitionTable
 
 GATEWAY_RECEIVABLE: Final = "gateway_receivable"
 """What the gateway owes us."""
@@ -23,7 +22,7 @@ TICKET_SALES: Final = "ticket_sales"
 ACCOUNTS: Final = (GATEWAY_RECEIVABLE, TICKET_SALES)
 
 
-class AccountState(Enum):
+class AccountState(AggregateState):
     """How far the entries of one intent have got."""
 
     ABSENT = "ABSENT"

@@ -12,7 +12,6 @@ Instants come in as arguments, by the business clock. Pure.
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from enum import Enum
 from typing import Final
 
 import msgspec
@@ -40,7 +39,7 @@ from domain.purchases.messages import (
     Source,
     UnknownExpired,
 )
-from domain.transitions import TransitionTable
+from domain.transitions import AggregateState, TransitionTable
 
 RECONCILE_DELAYS_SECONDS: Final = (60, 120, 240, 480, 960, 1920)
 """Seconds before the first, second, … question what became of a charge: 1, 2, 4, 8, 16, 32 minutes; then UNKNOWN_EXPIRED."""
@@ -75,7 +74,7 @@ _FACTS: Final = (
 """Events that are recorded in any state and move none."""
 
 
-class SagaState(Enum):
+class SagaState(AggregateState):
     """Where a purchase stands."""
 
     ABSENT = "ABSENT"

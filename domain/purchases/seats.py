@@ -10,7 +10,6 @@ attempted; its stream is what an attempt and an expiry race for. Pure.
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from enum import Enum
 from typing import Final
 
 import msgspec
@@ -30,7 +29,7 @@ from domain.purchases.messages_seats import (
     SeatSold,
     ShowCreated,
 )
-from domain.transitions import TransitionTable
+from domain.transitions import AggregateState, TransitionTable
 
 SEATS_PER_SHOW_MAX: Final = 2000
 """Seats of one show: they are one append."""
@@ -52,7 +51,7 @@ EXPIRED: Final = "expired"
 """Why a seat was released."""
 
 
-class SeatState(Enum):
+class SeatState(AggregateState):
     """Where a seat stands."""
 
     ABSENT = "ABSENT"
@@ -72,7 +71,7 @@ SEAT_TRANSITIONS: Final = TransitionTable[SeatState](
 )
 
 
-class ReservationState(Enum):
+class ReservationState(AggregateState):
     """Where a reservation stands. PINNED: a charge was attempted, so time alone does not end it."""
 
     ABSENT = "ABSENT"

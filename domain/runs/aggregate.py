@@ -6,8 +6,8 @@ of a run; `decide` chooses the events, `evolve` folds them. A crash leaves the r
 process manager finds it.
 """
 
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from enum import Enum
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -43,7 +43,7 @@ from domain.runs.messages import (
     RunSucceeded,
     StartRun,
 )
-from domain.transitions import TransitionTable
+from domain.transitions import AggregateState, TransitionTable
 
 ATTEMPTS_MAX: Final = 5
 """Attempts that may end in a fault of the infrastructure or a crash; then the run ends FAILED."""
@@ -55,7 +55,7 @@ ERRORS_MAX: Final = 16
 """Errors that a run remembers in its state; attempts are bounded, so this is a backstop."""
 
 
-class RunState(Enum):
+class RunState(AggregateState):
     """Where a run stands."""
 
     ABSENT = "ABSENT"
@@ -159,46 +159,16 @@ def decide(run: Run, command: RunCommand, now: datetime) -> tuple[Event, ...]:
 
 def evolve(run: Run, event: Event, recorded_at: datetime) -> Run:
     """The run after an event that was recorded at `recorded_at`."""
-    state = RUN_TRANSITIONS.next_state(run.state, type(event))
-    changes = _changes(run, event, recorded_at)
-    if state is not run.state:
+    kind, before = type(event), run.state
+    state = RUN_TRANSITIONS.next_state(before, kind)
+    changes = _CHANGES[kind](run, event, recorded_at) if kind in _CHANGES else {}
+    if state is not before:
         changes["state"] = state
-    if type(event) in _CHANGES_STATE and run.state is not RunState.ABSENT:
+        if state in FINISHED:
+            changes["finished_at"] = recorded_at
+    if kind in _CHANGES_STATE and before is not RunState.ABSENT:
         changes["run_revision"] = run.run_revision + 1
-    if state in FINISHED:
-        changes["finished_at"] = recorded_at
     return msgspec.structs.replace(run, **changes)
-
-
-def _changes(run: Run, event: Event, recorded_at: datetime) -> dict[str, Any]:
-    """What an event changes besides the state, its count and its end."""
-    match event:
-        case RunRequested():
-            return {
-                "principal": event.principal,
-                "spec": event.spec,
-                "body_hash": event.body_hash,
-                "sweep_id": event.sweep_id,
-                "requested_at": recorded_at,
-            }
-        case RunStarted():
-            return {
-                "attempts": event.attempt,
-                "token": event.token,
-                "owner": event.owner,
-                "started_at": recorded_at,
-            }
-        case ResultPublished():
-            return {"results": (*run.results, event.result)}
-        case RunHandedOff():
-            return {"token": event.token, "owner": event.owner}
-        case RunCancellationRequested():
-            return {"cancellation_requested": True}
-        case RunRequeued():
-            return {"failures": run.failures + event.reason.counts, "errors": _remember(run, event.error)}
-        case RunFailed():
-            return {"errors": _remember(run, event.error)}
-    return {}
 
 
 def requeue_delay_seconds(failures_before: int) -> float:
@@ -302,3 +272,29 @@ def _checked(run: Run, *events: Event) -> tuple[Event, ...]:
     for event in events:
         state = RUN_TRANSITIONS.next_state(state, type(event))
     return events
+
+
+_CHANGES: Final[Mapping[type[Event], Callable[[Run, Any, datetime], dict[str, Any]]]] = {
+    RunRequested: lambda run, event, at: {
+        "principal": event.principal,
+        "spec": event.spec,
+        "body_hash": event.body_hash,
+        "sweep_id": event.sweep_id,
+        "requested_at": at,
+    },
+    RunStarted: lambda run, event, at: {
+        "attempts": event.attempt,
+        "token": event.token,
+        "owner": event.owner,
+        "started_at": at,
+    },
+    ResultPublished: lambda run, event, at: {"results": (*run.results, event.result)},
+    RunHandedOff: lambda run, event, at: {"token": event.token, "owner": event.owner},
+    RunCancellationRequested: lambda run, event, at: {"cancellation_requested": True},
+    RunRequeued: lambda run, event, at: {
+        "failures": run.failures + event.reason.counts,
+        "errors": _remember(run, event.error),
+    },
+    RunFailed: lambda run, event, at: {"errors": _remember(run, event.error)},
+}
+"""What an event changes besides the state, its count and its end."""

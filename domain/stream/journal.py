@@ -6,7 +6,6 @@ journal is appended together with checkpoints, so a crash leaves both or neither
 """
 
 from collections.abc import Mapping
-from enum import Enum
 from typing import Any, Final
 
 import msgspec
@@ -30,13 +29,13 @@ from domain.stream.messages import (
     StreamHandedOff,
 )
 from domain.stream.treatment import Treatment
-from domain.transitions import TransitionTable
+from domain.transitions import AggregateState, TransitionTable
 
 QUARANTINE_MAX: Final = 100_000
 """Records of one run that may be omitted and not terminal at a time; a stream that fills it is not the one it was made for."""
 
 
-class JournalState(Enum):
+class JournalState(AggregateState):
     """Whether the source was opened, and whether it has ended."""
 
     CLOSED = "CLOSED"

@@ -4,16 +4,19 @@ What must stay true: the row is a function of the lease's last event alone; `exp
 `ttl_seconds`, both by the database's clock. Being inline, it can never lag: a crash leaves the row and the event, or neither.
 """
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 import msgspec
 
 from domain.events import Event, Recorded
+from domain.instants import seconds_long
 from domain.leases.messages import LeaseGranted, LeaseReleased, LeaseRenewed
 from projections.folding import ReadModel
 
 NAME: Final = "lease_guard"
+
+LEASE_EVENTS: Final = frozenset({LeaseGranted, LeaseRenewed, LeaseReleased})
 
 
 class GuardChange(msgspec.Struct, frozen=True):
@@ -48,8 +51,7 @@ class GuardRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def key_of(event: Event) -> str | None:
     """The resource whose lease the event changes, or None."""
-    change = guard_change(event)
-    return None if change is None else change.resource
+    return event.resource if type(event) in LEASE_EVENTS else None  # type: ignore[attr-defined]
 
 
 def apply(row: GuardRow | None, recorded: Recorded) -> GuardRow:
@@ -58,7 +60,7 @@ def apply(row: GuardRow | None, recorded: Recorded) -> GuardRow:
     assert change is not None
     expires_at = recorded.recorded_at if row is None else row.expires_at
     if change.ttl_seconds is not None:
-        expires_at = recorded.recorded_at + timedelta(seconds=change.ttl_seconds)
+        expires_at = recorded.recorded_at + seconds_long(change.ttl_seconds)
     return GuardRow(
         resource=change.resource,
         owner=change.owner,

@@ -16,6 +16,11 @@ from projections.folding import ReadModel
 
 NAME: Final = "leases"
 
+LEASE_EVENTS: Final = frozenset({LeaseGranted, LeaseRenewed, LeaseReleased})
+
+
+_STATES: Final = {state.value: state for state in LeaseState}
+
 
 class LeaseRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A lease and its history in short. `granted_at` is of the present token, `changed_at` of the last event.
@@ -37,13 +42,13 @@ class LeaseRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def key_of(event: Event) -> str | None:
     """The resource whose lease the event is about, or None."""
-    return event.resource if isinstance(event, LeaseGranted | LeaseRenewed | LeaseReleased) else None
+    return event.resource if type(event) in LEASE_EVENTS else None  # type: ignore[attr-defined]
 
 
 def apply(row: LeaseRow | None, recorded: Recorded) -> LeaseRow:
     """The row after the event. Raises `IllegalTransitionError` for one that cannot follow."""
     event, at = recorded.event, recorded.recorded_at
-    assert isinstance(event, LeaseGranted | LeaseRenewed | LeaseReleased)
+    assert isinstance(event, (LeaseGranted, LeaseRenewed, LeaseReleased))
     lease = evolve(_lease(event.resource, row), event, at)
     assert lease.expires_at is not None
     granted = isinstance(event, LeaseGranted)
@@ -64,7 +69,7 @@ def apply(row: LeaseRow | None, recorded: Recorded) -> LeaseRow:
 def _lease(resource: str, row: LeaseRow | None) -> Lease:
     if row is None:
         return Lease(resource)
-    return Lease(resource, LeaseState(row.state), row.owner, row.token, row.expires_at)
+    return Lease(resource, _STATES[row.state], row.owner, row.token, row.expires_at)
 
 
 MODEL: Final = ReadModel[str, LeaseRow](NAME, ("lease",), key_of, apply)

@@ -8,14 +8,16 @@ Each event changes a row by its own data alone (`OutboxChange`), which lets the 
 a whole batch in one statement. `lane` and `priority` stand only in the change that creates the row.
 """
 
-from datetime import datetime, timedelta
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from domain.errors import IllegalTransitionError
 from domain.events import Event, Recorded
+from domain.instants import seconds_long
 from domain.purchases.messages import NoticeDelivered, NoticePosted
 from domain.runs.messages import (
     RunCancelled,
@@ -57,22 +59,23 @@ class OutboxChange(msgspec.Struct, frozen=True):
 
 def outbox_change(event: Event) -> OutboxChange | None:
     """The change that the event makes to the outbox, or None."""
-    match event:
-        case RunRequested():
-            spec = event.spec
-            return OutboxChange(KIND_RUN, event.run_id, OutboxState.PENDING, 0.0, spec.mode.value, spec.priority)
-        case RunStarted():
-            return OutboxChange(KIND_RUN, event.run_id, OutboxState.CLAIMED)
-        case RunRequeued():
-            return OutboxChange(KIND_RUN, event.run_id, OutboxState.PENDING, event.delay_seconds)
-        case RunSucceeded() | RunFailed() | RunCancelled():
-            return OutboxChange(KIND_RUN, event.run_id, OutboxState.DELIVERED)
-        case NoticePosted():
-            return OutboxChange(KIND_NOTICE, event.notice_id, OutboxState.PENDING, 0.0, event.name, 0)
-        case NoticeDelivered():
-            return OutboxChange(KIND_NOTICE, event.notice_id, OutboxState.DELIVERED)
-    return None
+    change = _CHANGES.get(type(event))
+    return None if change is None else change(event)
 
+
+_CHANGES: Final[Mapping[type[Event], Callable[[Any], OutboxChange]]] = {
+    RunRequested: lambda event: OutboxChange(
+        KIND_RUN, event.run_id, OutboxState.PENDING, 0.0, event.spec.mode.value, event.spec.priority
+    ),
+    RunStarted: lambda event: OutboxChange(KIND_RUN, event.run_id, OutboxState.CLAIMED),
+    RunRequeued: lambda event: OutboxChange(KIND_RUN, event.run_id, OutboxState.PENDING, event.delay_seconds),
+    **dict.fromkeys(
+        (RunSucceeded, RunFailed, RunCancelled),
+        lambda event: OutboxChange(KIND_RUN, event.run_id, OutboxState.DELIVERED),
+    ),
+    NoticePosted: lambda event: OutboxChange(KIND_NOTICE, event.notice_id, OutboxState.PENDING, 0.0, event.name, 0),
+    NoticeDelivered: lambda event: OutboxChange(KIND_NOTICE, event.notice_id, OutboxState.DELIVERED),
+}
 
 OutboxKey: TypeAlias = tuple[str, str]
 """kind and key"""
@@ -93,10 +96,16 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     changed_at: datetime
 
 
+_RUN_EVENTS: Final = frozenset(kind for kind in _CHANGES if "run_id" in kind.__struct_fields__)
+_NOTICE_EVENTS: Final = frozenset(_CHANGES) - _RUN_EVENTS
+
+
 def key_of(event: Event) -> OutboxKey | None:
-    """The item that the event is about, or None."""
-    change = outbox_change(event)
-    return None if change is None else (change.kind, change.key)
+    """The item that the event is about, or None: that of `outbox_change`."""
+    kind = type(event)
+    if kind in _RUN_EVENTS:
+        return KIND_RUN, event.run_id  # type: ignore[attr-defined]
+    return (KIND_NOTICE, event.notice_id) if kind in _NOTICE_EVENTS else None  # type: ignore[attr-defined]
 
 
 def apply(row: OutboxRow | None, recorded: Recorded) -> OutboxRow:
@@ -104,7 +113,7 @@ def apply(row: OutboxRow | None, recorded: Recorded) -> OutboxRow:
     change = outbox_change(recorded.event)
     assert change is not None
     position, at = recorded.position, recorded.recorded_at
-    due_at = at + timedelta(seconds=change.delay_seconds)
+    due_at = at + seconds_long(change.delay_seconds) if change.delay_seconds else at
     if change.lane is not None:
         return OutboxRow(
             kind=change.kind,

@@ -30,16 +30,18 @@ from projections.folding import ReadModel
 
 NAME: Final = "runs"
 
-RUN_EVENTS: Final = (
-    RunRequested,
-    RunStarted,
-    RunCancellationRequested,
-    RunCancelled,
-    RunRequeued,
-    RunFailed,
-    ResultPublished,
-    RunSucceeded,
-    RunHandedOff,
+RUN_EVENTS: Final = frozenset(
+    {
+        RunRequested,
+        RunStarted,
+        RunCancellationRequested,
+        RunCancelled,
+        RunRequeued,
+        RunFailed,
+        ResultPublished,
+        RunSucceeded,
+        RunHandedOff,
+    }
 )
 
 
@@ -116,7 +118,7 @@ class RunFold(msgspec.Struct, frozen=True, gc=False):
 
 def key_of(event: Event) -> str | None:
     """The run that the event is about, or None."""
-    return event.run_id if isinstance(event, RUN_EVENTS) else None
+    return event.run_id if type(event) in RUN_EVENTS else None  # type: ignore[attr-defined]
 
 
 def apply(row: RunFold | None, recorded: Recorded) -> RunFold:
