@@ -253,13 +253,8 @@ class LogSession:
 
     def read(self, after: int, up_to: int, limit: int) -> Sequence[StoredEvent]:
         """See `projections.runner.Session`."""
-        wanted = {
-            "after": after,
-            "up_to": up_to,
-            "limit": limit,
-            "categories": self._categories,
-            "name": self._model.name,
-        }
+        place = {"after": after, "up_to": up_to, "limit": limit}
+        wanted = {**place, "categories": self._categories, "name": self._model.name}
         with store_errors():
             self._cursor.execute(_SQL["read"], wanted, binary=True)
             return [StoredEvent(*row) for row in self._cursor]
@@ -310,20 +305,13 @@ class LogSession:
         self._connection.close()
 
 
-class PostgresSession(LogSession, Generic[K, R]):
-    """A runner's session (`projections.runner.Session`) on the copy of `model` that has this role."""
+class CopySession(LogSession):
+    """What a runner's session (`projections.runner.Session`) does but for rows, on the copy of `model` that has this role."""
 
     def __init__(
-        self,
-        dsn: str,
-        model: ReadModel[K, R],
-        rows: Rows[K, R],
-        owner: str,
-        role: CopyRole = CopyRole.ACTIVE,
-        clock: Callable[[], float] = time.monotonic,
+        self, dsn: str, model: ReadModel[Any, Any], owner: str, role: CopyRole, clock: Callable[[], float]
     ) -> None:
         super().__init__(dsn, model)
-        self._rows = rows
         self._copy = {"name": model.name, "role": role.value, "owner": owner}
         self._clock = clock
         self._beat_at = float("-inf")
@@ -369,6 +357,31 @@ class PostgresSession(LogSession, Generic[K, R]):
                 raise PositionConflictError("the copy is not where it was", at=self._model.name)
             yield
 
+    def move(self, seen: Copy, up_to: int, failure: Failure | None) -> None:
+        """See `Session`."""
+        place = {"generation": seen.generation, "from": seen.position, "up_to": up_to}
+        if self.change("move", {**self._copy, **place}) != 1:
+            raise PositionConflictError("another has moved the copy", at=self._model.name)
+        if failure is not None:
+            error = {f"error_{field}": value for field, value in msgspec.structs.asdict(failure).items()}
+            self.change("stop", {**self._copy, **place, **error})
+
+
+class PostgresSession(CopySession, Generic[K, R]):
+    """A runner's session on a copy whose rows are in PostgreSQL: rows and position move in one transaction."""
+
+    def __init__(
+        self,
+        dsn: str,
+        model: ReadModel[K, R],
+        rows: Rows[K, R],
+        owner: str,
+        role: CopyRole = CopyRole.ACTIVE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(dsn, model, owner, role, clock)
+        self._rows = rows
+
     def load(self, seen: Copy, keys: Sequence[K]) -> Mapping[K, R]:
         """See `Session`."""
         with store_errors():
@@ -378,12 +391,3 @@ class PostgresSession(LogSession, Generic[K, R]):
         """See `Session`."""
         with store_errors():
             self._rows.save(self._cursor, seen.generation, rows)
-
-    def move(self, seen: Copy, up_to: int, failure: Failure | None) -> None:
-        """See `Session`."""
-        place = {"generation": seen.generation, "from": seen.position, "up_to": up_to}
-        if self.change("move", {**self._copy, **place}) != 1:
-            raise PositionConflictError("another has moved the copy", at=self._model.name)
-        if failure is not None:
-            error = {f"error_{field}": value for field, value in msgspec.structs.asdict(failure).items()}
-            self.change("stop", {**self._copy, **place, **error})

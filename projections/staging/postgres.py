@@ -16,7 +16,7 @@ from uuid import UUID
 from domain.errors import PositionConflictError, RowsRefusedError, StoreUnavailableError
 from projections.log import Failure
 from projections.position import HEARTBEAT_SECONDS, Copy, CopyRole
-from projections.postgres import LogSession, PostgresSession, store_errors
+from projections.postgres import CopySession, LogSession, store_errors
 from projections.reading import Query
 from projections.staging.attempts import Attempt, Tally
 from projections.staging.clickhouse import FeatureValues
@@ -112,21 +112,7 @@ class _Connection(_Statements):
         self.execute("synchronous")
 
 
-class _Recorded:
-    """What was delivered before, for the fold (`projections.postgres.Rows`); rows are written elsewhere."""
-
-    def load(self, cursor: Any, generation: int, keys: Sequence[StagingKey]) -> Mapping[StagingKey, Delivery]:
-        """The recorded deliveries of these outputs."""
-        cursor.execute(_SQL["load"], {"generation": generation, "run_ids": sorted({run_id for run_id, _ in keys})})
-        found = (Delivery(run_id=r, output=o, artifact=a, rows=n, position=p) for r, o, a, n, p in cursor)
-        return {delivery.key: delivery for delivery in found}
-
-    def save(self, cursor: Any, generation: int, rows: Mapping[StagingKey, Delivery]) -> None:
-        """Nothing is saved here: see `StagingSession.save`."""
-        raise NotImplementedError
-
-
-class StagingSession(PostgresSession[StagingKey, Delivery], _Statements):
+class StagingSession(CopySession, _Statements):
     """A runner's session (`projections.runner.Session`) whose rows live in ClickHouse and whose position lives in PostgreSQL.
 
     `save` inserts, with no transaction open; `move` opens one, checks that the copy is where it was, records the attempts and
@@ -141,7 +127,7 @@ class StagingSession(PostgresSession[StagingKey, Delivery], _Statements):
         role: CopyRole = CopyRole.ACTIVE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(dsn, MODEL, _Recorded(), owner, role, clock)
+        super().__init__(dsn, MODEL, owner, role, clock)
         self._stager = stager
         self._table = AttemptTable(self)
         self._purpose = role.value
@@ -169,6 +155,13 @@ class StagingSession(PostgresSession[StagingKey, Delivery], _Statements):
         with ExitStack() as self._moving:
             yield
         self._unrecorded = False
+
+    def load(self, seen: Copy, keys: Sequence[StagingKey]) -> Mapping[StagingKey, Delivery]:
+        """The recorded deliveries of these outputs."""
+        run_ids = sorted({run_id for run_id, _ in keys})
+        rows = self.query("load", {"generation": seen.generation, "run_ids": run_ids})
+        found = (Delivery(run_id=r, output=o, artifact=a, rows=n, position=p) for r, o, a, n, p in rows)
+        return {delivery.key: delivery for delivery in found}
 
     def save(self, seen: Copy, rows: Mapping[StagingKey, Delivery]) -> None:
         """Stage the deliveries under fresh attempts. Raises `RowsRefusedError` for too many at once, or for one that cannot be."""
