@@ -5,16 +5,9 @@ real servers on loopback. Time is moved, not waited for: the business clock has 
 """
 
 import asyncio
-import contextlib
-import socket
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from email import message_from_bytes
-from pathlib import Path
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import httpx
@@ -22,6 +15,7 @@ import msgspec
 
 from deployment.settings import child_environment, load_settings
 from deployment.shop_client import ShopClient
+from deployment.shop_servers import GATEWAY_KEY, Accepted, SandboxGateway, mail_server, shop_environment
 from deployment.up import Machine, Plan, machine
 from domain.errors import InfrastructureError
 
@@ -32,12 +26,6 @@ WAIT_SECONDS_MAX: Final = 60.0
 
 LOOK_SECONDS: Final = 0.1
 """Between two looks at a purchase."""
-
-START_SECONDS_MAX: Final = 30.0
-"""How long the sandbox gateway may take to start."""
-
-GATEWAY_KEY: Final = "sandbox-key"
-WEBHOOK_SECRET: Final = "sandbox-webhook-secret"
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +39,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 class Story:
     """What the stories are told with."""
 
-    def __init__(self, client: ShopClient, gateway: httpx.Client, dsn: str, mails: list[str], say: Say) -> None:
+    def __init__(self, client: ShopClient, gateway: httpx.Client, dsn: str, mails: list[Accepted], say: Say) -> None:
         self.client = client
         self.gateway = gateway
         self.mails = mails
@@ -78,7 +66,7 @@ class Story:
         until = time.monotonic() + WAIT_SECONDS_MAX
         while True:
             found = self.client.purchase(purchase_id)
-            sent = not mail or any(f"{purchase_id}.{mail}" in known for known in self.mails)
+            sent = not mail or any(f"{purchase_id}.{mail}" in known.message_id for known in self.mails)
             if found["state"] in states and sent:
                 return found
             if time.monotonic() > until:
@@ -135,7 +123,7 @@ def _paid(story: Story, show: str) -> Told:
     story.timeline(found)
     charges = _calls(story, purchase, "charge")
     seat = story.seat(show, "A0", "SOLD")
-    mails = sum(f"{purchase}.confirmed" in mail for mail in story.mails)
+    mails = sum(f"{purchase}.confirmed" in mail.message_id for mail in story.mails)
     return _told(
         "paid: CONFIRMED, one mail, seat sold", (found["state"], charges, mails, seat), ("CONFIRMED", 1, 1, "SOLD")
     )
@@ -210,12 +198,13 @@ def tell_stories(say: Say) -> list[Told]:
 
 
 async def _tell(say: Say) -> list[Told]:
-    with mail_server() as (port, mails), sandbox_gateway() as gateway_url:
+    with mail_server() as (port, mails), SandboxGateway() as gateway:
+        gateway_url = await asyncio.to_thread(gateway.start)
         async with shop_machine(gateway_url, port, say) as made:
             return await asyncio.to_thread(_told_by, made, gateway_url, mails, say)
 
 
-def _told_by(made: Machine, gateway_url: str, mails: list[str], say: Say) -> list[Told]:
+def _told_by(made: Machine, gateway_url: str, mails: list[Accepted], say: Say) -> list[Told]:
     headers = {"authorization": f"Bearer {GATEWAY_KEY}"}
     with (
         ShopClient(made.url, made.token) as client,
@@ -225,22 +214,11 @@ def _told_by(made: Machine, gateway_url: str, mails: list[str], say: Say) -> lis
         found = list(stories(story))
         from deployment.purchase_wiring import audit_purchases
 
-        environment = _environment(gateway_url, 25) | {"FINAZ_POSTGRES_DSN": made.dsn}
+        environment = shop_environment(gateway_url, 25) | {"FINAZ_POSTGRES_DSN": made.dsn}
         report = audit_purchases(load_settings(environment))
         what = "; ".join(one.what for one in report.differences) or f"{report.purchases} purchases agree"
         found.append(Told(name="audit of ledger, gateway and reservations", held=not report.differences, found=what))
         return found
-
-
-def _environment(gateway_url: str, smtp_port: int) -> dict[str, str]:
-    return {
-        "FINAZ_GATEWAY_URL": gateway_url,
-        "FINAZ_GATEWAY_KEY": GATEWAY_KEY,
-        "FINAZ_GATEWAY_TIMEOUT_SEC": "1",
-        "FINAZ_GATEWAY_WEBHOOK_SECRET": WEBHOOK_SECRET,
-        "FINAZ_SMTP_HOST": "127.0.0.1",
-        "FINAZ_SMTP_PORT": str(smtp_port),
-    }
 
 
 @asynccontextmanager
@@ -251,56 +229,6 @@ async def shop_machine(gateway_url: str, smtp_port: int, say: Say) -> AsyncItera
         for name, text in child_environment().items()
         if not name.startswith(("FINAZ_POSTGRES", "FINAZ_DATA_DIR"))
     }
-    plan = Plan(environment=environment | _environment(gateway_url, smtp_port), workers=0, quiet=True)
+    plan = Plan(environment=environment | shop_environment(gateway_url, smtp_port), workers=0, quiet=True)
     async with machine(plan, lambda event, **_: say(f"  ({event})")) as made:
         yield made
-
-
-@contextmanager
-def sandbox_gateway(file: Path | None = None, hang_seconds: float = 2.0) -> Iterator[str]:
-    """The sandbox gateway as a process of its own; its address."""
-    command = [sys.executable, "-m", "deployment", "sandbox-gateway", "--port", "0", "--json"]
-    command += ["--hang-seconds", str(hang_seconds), *(["--file", str(file)] if file else [])]
-    environment = child_environment() | {
-        "FINAZ_GATEWAY_KEY": GATEWAY_KEY,
-        "FINAZ_GATEWAY_WEBHOOK_SECRET": WEBHOOK_SECRET,
-    }
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
-    killer = threading.Timer(START_SECONDS_MAX, process.kill)
-    killer.start()
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        killer.cancel()
-        if not line:
-            raise InfrastructureError("the sandbox gateway did not start", at="sandbox-gateway", expected="its address")
-        yield str(msgspec.json.decode(line)["url"])
-    finally:
-        killer.cancel()
-        process.kill()
-        process.wait()
-
-
-@contextmanager
-def mail_server() -> Iterator[tuple[int, list[str]]]:
-    """A mail server on loopback that accepts everything; its port, and the Message-IDs of what it accepted."""
-    from aiosmtpd.controller import Controller
-
-    accepted: list[str] = []
-
-    class Box:
-        """Keeps the Message-IDs."""
-
-        async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802 -- the library's name
-            accepted.append(str(message_from_bytes(envelope.content)["Message-ID"]).strip())
-            return "250 accepted"
-
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    controller = Controller(Box(), hostname="127.0.0.1", port=port)
-    controller.start()
-    try:
-        yield port, accepted
-    finally:
-        with contextlib.suppress(Exception):
-            controller.stop()

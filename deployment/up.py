@@ -64,6 +64,8 @@ class Plan:
     host: str = "127.0.0.1"
     port: int = 0
     workers: int = 1
+    managers: int = 1
+    """Processes of the process managers: one of each manager is at work, the others stand by."""
     worker_grace_seconds: float = 10.0
     """How long a worker may go on after SIGTERM, by its settings; it is not killed before it has handed back."""
     stage: bool = False
@@ -132,7 +134,7 @@ async def machine(plan: Plan, tell: Tell, stop: asyncio.Event | None = None) -> 
             environment |= _clickhouse(folder / "clickhouse", tell)
         output = stack.enter_context((folder / LOG_FILE).open("ab")).fileno() if plan.quiet else None
         patience = max(STOP_SECONDS_MAX, plan.worker_grace_seconds + HAND_BACK_SECONDS_MAX)
-        components = _components(plan.workers, listener.fileno(), streams=bootstrap is not None)
+        components = _components(plan, listener.fileno(), streams=bootstrap is not None)
         supervisor = Supervisor(components, environment, tell, output, patience)
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         made = Machine(url, token, dsn, bootstrap, folder, supervisor)
@@ -222,14 +224,14 @@ async def _supervised(supervisor: Supervisor, stop_early: asyncio.Event) -> Asyn
         await asyncio.gather(running, *waits, return_exceptions=True)
 
 
-def _components(workers: int, listener: int, *, streams: bool) -> list[Component]:
+def _components(plan: Plan, listener: int, *, streams: bool) -> list[Component]:
     return [
         finaz_component("api", "api", "--listener", str(listener), descriptors=(listener,)),
         finaz_component("projector", "projector"),
-        finaz_component("manager", "manager"),
+        *(finaz_component(f"manager-{n + 1}" if n else "manager", "manager") for n in range(plan.managers)),
         finaz_component("jobs", "jobs"),
         *([finaz_component("streams", "stream-server", "--label", "streams")] if streams else []),
-        *(finaz_component(f"worker-{n + 1}", "worker", "--label", f"worker-{n + 1}") for n in range(workers)),
+        *(finaz_component(f"worker-{n + 1}", "worker", "--label", f"worker-{n + 1}") for n in range(plan.workers)),
     ]
 
 
