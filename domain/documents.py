@@ -41,8 +41,8 @@ def canonical_struct(value: msgspec.Struct) -> bytes:
     return canonical(msgspec.to_builtins(value))
 
 
-def plain_bytes(values: list[Any]) -> bytes:
-    """The canonical bytes of lists of checked texts and 64-bit integers: msgspec's own, unless a text needs an escape.
+def plain_bytes(values: Any) -> bytes:
+    """The canonical bytes of lists, or sorted objects, of checked texts and 64-bit integers: msgspec's, unless a text needs an escape.
 
     For long columns whose parts were looked at before: nothing is checked here, so floats and U+0000 must not come in.
     """

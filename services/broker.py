@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from domain.stream.record_columns import RecordColumns
 from domain.stream.records import StreamRecord
 
 RECORD_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -26,14 +27,22 @@ class Marks(msgspec.Struct, frozen=True):
 
 
 class Polled(msgspec.Struct, frozen=True):
-    """Records in the order of their offsets within each partition, and how far each partition touched has now been read.
+    """Records by partition, in the order of their offsets, and how far each partition touched has now been read.
 
     `next_offsets` is the first offset not yet delivered; where it is beyond the last record plus one, or moves without a record,
     the offsets in between hold no record and never will.
     """
 
-    records: tuple[StreamRecord, ...]
+    columns: tuple[RecordColumns, ...]
     next_offsets: Mapping[int, int]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.columns))
+
+    @property
+    def records(self) -> tuple[StreamRecord, ...]:
+        """The records one by one."""
+        return tuple(record for columns in self.columns for record in columns.records())
 
 
 class TopicDescription(msgspec.Struct, frozen=True):

@@ -70,7 +70,7 @@ class PressureGauge:
             self._width += 1
         self._look_at_disk()
         self._look_at_retention()
-        buffered = self._progress.core.buffered
+        buffered = self._progress.core.buffered_beyond(self._limits.buffered_events.low)
         if buffered > BUFFERED_EVENTS_MAX * self._limits.buffered_events.high:
             raise RunTooLargeError(f"{buffered} events wait for their watermark", at=self._session.run_id)
         measures = Measures(

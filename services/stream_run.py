@@ -37,7 +37,7 @@ from domain.stream.journal import PendingRetry, omitted_now, pending_retries
 from domain.stream.messages import BoundedSourceEnded, Pressure, PressureEntered, SourceOpened
 from domain.stream.progress import Progress
 from domain.stream.treatment import Treatment
-from domain.stream.worker_core import StreamCore
+from domain.stream.worker_core import STATE_SCHEMA, StreamCore
 from services.batch_run import described_error
 from services.checkpoints import Restored
 from services.runs import PublishedResult, published
@@ -193,13 +193,14 @@ class Ownership:
                 return self._hand_back(progress, StreamEnd.TOTAL_REACHED)
             reading.hold(gauge.held)
             polled = reading.poll(reading.slice_of(limit))
-            progress.take_all(polled.records)
-            size = sum(len(record.value or b"") for record in polled.records)
+            for columns in polled.columns:
+                progress.take_columns(columns)
+            size = sum(columns.value_bytes for columns in polled.columns)
             for partition, next_offset in polled.next_offsets.items():
                 progress.reach(partition, next_offset)
-            self._records_since += len(polled.records)
+            self._records_since += len(polled)
             gauge.measure(size, delivered=bool(polled.next_offsets))
-            reading.pace(len(polled.records))
+            reading.pace(len(polled))
             if self._look_due():
                 if self._session.look() and self._session.conclude(EndIfDue(self._session.token)):
                     return self._finished()
@@ -347,7 +348,7 @@ def _restored(core: StreamCore, restored: Restored) -> dict[str, Any]:
         return {}
     core.restore(restored.state)
     state = address_of(core.packed_state({}))
-    if state != manifest.state:
+    if state != manifest.state and manifest.state_schema == STATE_SCHEMA:
         raise CheckpointInvalidError(
             f"restored, the state is {state}", at=f"state of epoch {manifest.epoch}", expected=manifest.state
         )

@@ -13,7 +13,7 @@ from domain.canonical import address_of, canonical, parse
 from domain.checkpoints.messages import CheckpointCommitted
 from domain.errors import CanonicalError
 from domain.stream.errors import CheckpointInvalidError, PartitionsChangedError
-from domain.stream.worker_core import STATE_SCHEMA, StreamLimits
+from domain.stream.worker_core import STATE_SCHEMA, STATE_SCHEMAS_READ, StreamLimits
 
 MANIFEST_FORMAT: Final = "FINAZ_CHECKPOINT_V1"
 
@@ -120,7 +120,7 @@ def check_plan(manifest: Manifest, plan: Plan) -> None:
         found, wanted = getattr(manifest.plan, name), getattr(plan, name)
         if found != wanted:
             raise CheckpointInvalidError(f"made for another plan: {found!r}", at=f"{at}, {name}", expected=repr(wanted))
-    if manifest.state_schema != STATE_SCHEMA:
+    if manifest.state_schema not in STATE_SCHEMAS_READ:
         raise CheckpointInvalidError(
             f"a state of schema {manifest.state_schema}", at=f"{at}, state_schema", expected=STATE_SCHEMA
         )

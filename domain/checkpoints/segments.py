@@ -13,6 +13,7 @@ import msgspec
 
 from domain.canonical import canonical
 from domain.documents import plain_bytes
+from domain.market.event_runs import EventRun, joined_runs, run_of
 from domain.market.lane_arrays import lane_of, listed
 from domain.market.lanes import LaneValues, joined_parts
 from domain.market.records import MarketEvent
@@ -22,6 +23,8 @@ SEGMENT_FORMAT: Final = "FINAZ_STREAM_SEGMENT_V1"
 
 SEGMENT_ROWS_MAX: Final = 50_000
 """Ticks and accepted events of one segment together: some ten megabytes."""
+
+_ENCODER: Final = msgspec.json.Encoder()
 
 
 class TickColumns(msgspec.Struct, frozen=True):
@@ -56,7 +59,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return sum(len(t.ids) for t in self.ticks.values()), sum(len(a.ids) for a in self.accepted.values())
 
 
-def segments_of(ticks: Mapping[str, Sequence[LaneValues]], accepted: Iterable[MarketEvent]) -> list[Segment]:
+def segments_of(ticks: Mapping[str, Sequence[LaneValues]], accepted: Iterable[MarketEvent | EventRun]) -> list[Segment]:
     """What is new, as segments in order, each within the limit; `previous` is for `encode_segment` to set."""
     parts: list[Segment] = []
     held: Segment | None = None
@@ -153,6 +156,10 @@ def _floats_of(columns: dict[str, list[float | None]]) -> bytes:
 
 
 def _floats(column: list[float | None]) -> bytes:
+    """Canonical floats: msgspec's own but for exponents, and for small numbers, which have one in canonical JSON alone."""
+    written = _ENCODER.encode(column)
+    if b"e" not in written and b"0.0000" not in written:
+        return written
     return b"[" + ",".join(["null" if value is None else repr(value) for value in column]).encode() + b"]"
 
 
@@ -179,19 +186,34 @@ def _tick_pieces(ticks: Mapping[str, Sequence[LaneValues]]) -> Iterator[Segment]
             yield Segment(format=SEGMENT_FORMAT, previous=None, ticks={instrument: piece}, accepted={})
 
 
-def _accepted_pieces(accepted: Iterable[MarketEvent]) -> Iterator[Segment]:
-    by_instrument: dict[str, list[MarketEvent]] = {}
-    for event in accepted:
-        by_instrument.setdefault(event.instrument, []).append(event)
-    for instrument, events in by_instrument.items():
-        for start in range(0, len(events), SEGMENT_ROWS_MAX):
-            part = events[start : start + SEGMENT_ROWS_MAX]
-            columns = sorted({column for event in part for column in event.values})
+def _accepted_pieces(accepted: Iterable[MarketEvent | EventRun]) -> Iterator[Segment]:
+    by_instrument: dict[str, list[EventRun]] = {}
+    for part in accepted:
+        run = part if isinstance(part, EventRun) else run_of(part)
+        by_instrument.setdefault(run.instrument, []).append(run)
+    for instrument, runs in by_instrument.items():
+        for some in _pieces(runs):
+            run = joined_runs(some)
             piece = AcceptedColumns(
-                [event.event_time for event in part],
-                [event.event_id for event in part],
-                [event.revision for event in part],
-                [event.available_at for event in part],
-                {column: [event.values.get(column) for event in part] for column in columns},
+                run.times.tolist(),
+                run.ids,
+                run.revisions.tolist(),
+                run.available_at.tolist(),
+                {column: listed(run.column(column)) for column in run.columns},
             )
             yield Segment(format=SEGMENT_FORMAT, previous=None, ticks={}, accepted={instrument: piece})
+
+
+def _pieces(runs: Sequence[EventRun]) -> Iterator[list[EventRun]]:
+    """The runs in order, cut so that each piece has `SEGMENT_ROWS_MAX` rows, but for the last."""
+    piece: list[EventRun] = []
+    room = SEGMENT_ROWS_MAX
+    for run in runs:
+        start = 0
+        while len(run) - start > room:
+            yield [*piece, run.rows(start, start + room)]
+            start, room, piece = start + room, SEGMENT_ROWS_MAX, []
+        piece.append(run.rows(start, len(run)) if start else run)
+        room -= len(run) - start
+    if piece:
+        yield piece

@@ -16,6 +16,7 @@ import numpy as np
 from domain.market.clock import Clock, Ticks, project
 from domain.market.compiled import Floats, Ints
 from domain.market.errors import StateInvalidError
+from domain.market.event_runs import EventRun
 from domain.market.flow import ColumnInput, EventClock, FlowSpec, IntervalClock, Node, NodeInput, Output, op_of, owners
 from domain.market.ops import OpState
 from domain.market.records import MarketEvent
@@ -99,6 +100,10 @@ class Lane:
     def accept_all(self, events: Iterable[MarketEvent]) -> None:
         """As `accept`, each in turn."""
         self._clock.accept_all(events)
+
+    def accept_run(self, run: EventRun) -> None:
+        """As `accept`, each in turn; quicker where they stand in order."""
+        self._clock.accept_run(run)
 
     def waiting(self, watermark: int) -> int:
         """How many of the accepted events the watermark does not let go."""

@@ -6,16 +6,18 @@ taken; the counts add up to how far the partitions were read; a cut holds everyt
 Pure: a crash loses what was not committed, and the successor reads it again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from domain.instants import from_micros
+from domain.market.event_runs import EventRun
 from domain.market.lanes import LaneValues
 from domain.market.records import MarketEvent
 from domain.stream.bulk import BULK_RECORDS_MIN
 from domain.stream.messages import DETAIL_CHARACTERS_MAX, DifferingItem, LateItem, RetriedItem
+from domain.stream.record_columns import RecordColumns, columns_of
 from domain.stream.records import StreamRecord
 from domain.stream.treatment import ACCEPTED, Treated, Treatment
 from domain.stream.worker_core import StreamCore
@@ -42,7 +44,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     watermarks: tuple[int, ...]
     ticks: Mapping[str, tuple[LaneValues, ...]]
-    accepted: tuple[MarketEvent, ...]
+    accepted: tuple[MarketEvent | EventRun, ...]
     omitted: tuple[Omitted, ...]
     late: tuple[LateItem, ...]
     retried: tuple[RetriedItem, ...]
@@ -91,28 +93,39 @@ class Progress:
         self._note(record, treated)
         return treated
 
-    def take_all(self, records: Sequence[StreamRecord]) -> None:
+    def take_all(self, records: Iterable[StreamRecord]) -> None:
         """As `take`, each in turn, but for the order among partitions, which changes no value; quicker where many are plain."""
-        by_partition: dict[int, list[StreamRecord]] = {}
-        for record in records:
-            by_partition.setdefault(record.partition, []).append(record)
-        for partition, mine in by_partition.items():
-            if not self._take_at_once(partition, mine):
-                for record in mine:
-                    self.take(record)
+        for columns in columns_of(records):
+            self.take_columns(columns)
 
-    def _take_at_once(self, partition: int, records: Sequence[StreamRecord]) -> bool:
-        expected, count = self.next_offsets[partition], len(records)
-        if count < BULK_RECORDS_MIN or self._is_beyond(partition, records[-1].offset):
+    def take_columns(self, records: RecordColumns) -> None:
+        """The same for the records of one partition.
+
+        Where not all are plain, each half is tried: what is odd is mostly rare, and its neighbours need not suffer for it.
+        """
+        if self._take_at_once(records):
+            return
+        count = len(records)
+        if count < 2 * BULK_RECORDS_MIN:
+            for record in records.records():
+                self.take(record)
+        else:
+            self.take_columns(records.rows(0, count // 2))
+            self.take_columns(records.rows(count // 2, count))
+
+    def _take_at_once(self, records: RecordColumns) -> bool:
+        partition, count = records.partition, len(records)
+        expected = self.next_offsets[partition]
+        if count < BULK_RECORDS_MIN or self._is_beyond(partition, records.offsets[-1]):
             return False
-        if [record.offset for record in records] != list(range(expected, expected + count)):
+        if list(records.offsets) != list(range(expected, expected + count)):
             return False
-        events = self.core.process_all(records)
-        if events is None:
+        runs = self.core.process_all(records)
+        if runs is None:
             return False
         self.next_offsets[partition] = expected + count
         self.uncommitted += count
-        self._accepted += events
+        self._accepted += runs
         return True
 
     def reach(self, partition: int, next_offset: int) -> None:
@@ -178,7 +191,7 @@ class Progress:
 
     def _clear(self) -> None:
         self.uncommitted = 0
-        self._accepted: list[MarketEvent] = []
+        self._accepted: list[MarketEvent | EventRun] = []
         self._omitted: list[Omitted] = []
         self._late: list[LateItem] = []
         self._retried: list[RetriedItem] = []

@@ -16,21 +16,26 @@ import msgspec
 
 from domain.market.arrivals import partition_of
 from domain.market.errors import StateInvalidError
+from domain.market.event_runs import EventRun
 from domain.market.flow import FlowSpec, flow_address
 from domain.market.lanes import Lane, LaneValues, lanes_of
 from domain.market.records import MarketEvent
 from domain.stream.bulk import read_bulk
 from domain.stream.identities import Identities, differs
+from domain.stream.record_columns import RecordColumns
 from domain.stream.records import Announcement, StreamRecord, UnreadableError, named, readable_event
 from domain.stream.treatment import ACCEPTED as ACCEPTED
 from domain.stream.treatment import Treated as Treated
 from domain.stream.treatment import Treatment as Treatment
 from domain.stream.watermark import PartitionWatermark
 
-STATE_SCHEMA: Final = "FINAZ_STREAM_STATE_V2"
-"""V2 counts absent offsets; a state of V1 was never committed anywhere."""
+STATE_SCHEMA: Final = "FINAZ_STREAM_STATE_V3"
+"""V3 has identities by column. V2 counts absent offsets; a state of V1 was never committed anywhere."""
 
-RELEASE_RECORDS_MAX: Final = 4096
+STATE_SCHEMAS_READ: Final = ("FINAZ_STREAM_STATE_V2", STATE_SCHEMA)
+"""Schemas of states that are gone on with; what is written is always the last."""
+
+RELEASE_RECORDS_MAX: Final = 16_384
 """Records after which ticks are released at the latest: a release costs about as much as some records, however few its ticks."""
 
 
@@ -59,12 +64,13 @@ class StreamCore:
         self._watermarks = [PartitionWatermark(limits.lateness_micros) for _ in range(partitions)]
         self._identities = [Identities(limits.horizon_micros) for _ in range(partitions)]
         self._lanes = {plan.instrument: Lane(plan) for plan in lanes_of(flow)}
-        self._keys = frozenset(instrument.encode("utf-8") for instrument in self._lanes)
+        self._names = {instrument.encode("utf-8"): instrument for instrument in self._lanes}
         self._of_partition: list[list[Lane]] = [[] for _ in range(partitions)]
         for instrument, lane in self._lanes.items():
             self._of_partition[partition_of(instrument.encode("utf-8"), partitions)].append(lane)
         self._released: dict[str, list[LaneValues]] = {instrument: [] for instrument in self._lanes}
-        self._unreleased = 0
+        self._unreleased = 0  # records since the last release
+        self._left = 0  # events that it left
 
     @property
     def watermarks(self) -> tuple[int, ...]:
@@ -76,6 +82,10 @@ class StreamCore:
         """Whether every partition has said that there will be nothing more."""
         return all(mark.ended for mark in self._watermarks)
 
+    def buffered_beyond(self, few: int) -> int:
+        """Events accepted that the watermarks do not let go yet; 0, at no cost, where they are surely no more than `few`."""
+        return 0 if self._left + self._unreleased <= few else self.buffered
+
     @property
     def buffered(self) -> int:
         """Events accepted that the watermarks do not let go yet."""
@@ -86,42 +96,33 @@ class StreamCore:
         """Treat one record, which stands at an offset that was not treated before."""
         treated = self._treat(record, retried=False)
         self.counts[treated.treatment] += 1
-        self._unreleased += 1
-        if self._unreleased >= RELEASE_RECORDS_MAX:
-            self.release()
+        self._count_unreleased(1)
         return treated
 
-    def process_all(self, records: Sequence[StreamRecord]) -> list[MarketEvent] | None:
-        """Treat records of one partition at once: those that are not filtered were consumed, and are returned as events.
+    def process_all(self, records: RecordColumns) -> list[EventRun] | None:
+        """Treat records of one partition at once: those that are not filtered were consumed, and are returned by instrument.
 
         None, and nothing is done, where one of them is anything but plain, new and in time: then take them one by one.
         """
-        partition = records[0].partition
-        mark, identities = self._watermarks[partition], self._identities[partition]
-        bulk = read_bulk(records, self._keys, self.partitions, self._limits.beyond_micros)
+        mark, identities = self._watermarks[records.partition], self._identities[records.partition]
+        bulk = read_bulk(records, self._names, self.partitions, self._limits.beyond_micros)
         before = None if bulk is None else mark.before_each(bulk.times)
         if bulk is None or before is None:
             return None
-        events = bulk.events
-        if events:
-            if (bulk.times < before)[bulk.places].any() or not identities.are_new(events, bulk.loads):
+        events, places = bulk.events, bulk.places
+        runs: list[EventRun] = []
+        if places:
+            if (events.times < before[places]).any() or not identities.are_new(events.ids, bulk.loads):
                 return None
-            identities.add_all(events, bulk.loads, int(before[bulk.places[-1]]))
-            self._accept_all(events)
+            identities.add_all(events, bulk.instruments, bulk.loads, int(before[places[-1]]))
+            runs = events.runs(bulk.instruments)
+            for run in runs:
+                self._lanes[run.instrument].accept_run(run)
         mark.see(int(bulk.times.max()))
-        self.counts[Treatment.CONSUMED] += len(events)
-        self.counts[Treatment.FILTERED] += len(records) - len(events)
-        self._unreleased += len(records)
-        if self._unreleased >= RELEASE_RECORDS_MAX:
-            self.release()
-        return events
-
-    def _accept_all(self, events: Sequence[MarketEvent]) -> None:
-        by_instrument: dict[str, list[MarketEvent]] = {}
-        for event in events:
-            by_instrument.setdefault(event.instrument, []).append(event)
-        for instrument, mine in by_instrument.items():
-            self._lanes[instrument].accept_all(mine)
+        self.counts[Treatment.CONSUMED] += len(places)
+        self.counts[Treatment.FILTERED] += len(records) - len(places)
+        self._count_unreleased(len(records))
+        return runs
 
     def retry(self, record: StreamRecord) -> Treated:
         """Judge a record that was omitted once more, as arriving now: its offset leaves `omitted` and is counted once."""
@@ -131,13 +132,19 @@ class StreamCore:
         self.counts[treated.treatment] += 1
         return treated
 
+    def _count_unreleased(self, records: int) -> None:
+        self._unreleased += records
+        if self._unreleased >= RELEASE_RECORDS_MAX:
+            self.release()
+
     def release(self) -> None:
         """Compute the ticks that the watermarks let go. When it is done changes no value, only when it is known."""
-        self._unreleased = 0
+        self._unreleased = self._left = 0
         for mark, lanes in zip(self._watermarks, self._of_partition, strict=True):
             for lane in lanes:
                 if len(lane):
                     self._keep(lane.plan.instrument, lane.release(mark.at))
+                    self._left += len(lane)
 
     def skip(self, partition: int, count: int) -> None:
         """Count offsets of a partition at which the log holds no record; they move nothing."""
@@ -174,7 +181,7 @@ class StreamCore:
     # ---------------------------------------------------------------- treatments, in the order of the table
 
     def _treat(self, record: StreamRecord, retried: bool) -> Treated:
-        if record.key not in self._keys and record.instrument is not None:
+        if record.key not in self._names and record.instrument is not None:
             return self._filtered(record)
         if record.value is None:
             self._announced(record)
@@ -264,12 +271,15 @@ class StreamCore:
 
     def restore(self, document: Any) -> None:
         """Take over what `state_document` wrote for the same flow, partitions and limits, or raise `StateInvalidError`."""
-        plan = (STATE_SCHEMA, self._flow_address, msgspec.structs.asdict(self._limits))
-        if not isinstance(document, dict) or tuple(document.get(name) for name in ("schema", "flow", "limits")) != plan:
+        plan = (self._flow_address, msgspec.structs.asdict(self._limits))
+        if not isinstance(document, dict) or document.get("schema") not in STATE_SCHEMAS_READ:
+            raise StateInvalidError("a state of another schema", at="state.schema", expected=STATE_SCHEMA)
+        if tuple(document.get(name) for name in ("flow", "limits")) != plan:
             raise StateInvalidError("the state is of another plan", at="state", expected=f"flow {self._flow_address}")
         self._restore_each(document, "watermarks", self._watermarks)
         self._restore_each(document, "identities", self._identities)
         self._restore_each(document, "lanes", list(self._lanes.values()))
+        self._left = sum(map(len, self._lanes.values()))
         counts = document.get("counts")
         if not isinstance(counts, dict) or counts.keys() != {treatment.value for treatment in Treatment}:
             raise StateInvalidError("no counts", at="state.counts", expected="one number per treatment")

@@ -7,7 +7,7 @@ comes behind records is raised by the next `poll`, so that the records before it
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
@@ -19,7 +19,7 @@ from domain.stream.errors import (
     RecoveryBlockedError,
     TopicMissingError,
 )
-from domain.stream.records import StreamRecord
+from domain.stream.record_columns import RecordColumns
 from services.adapters.kafka_errors import LOG, typed, typed_errors
 from services.adapters.kafka_topics import KafkaTopics
 from services.broker import Marks, Polled
@@ -185,36 +185,27 @@ class KafkaSource:
 
     def _polled(self, messages: list[Message]) -> Polled:
         """Where every record passes: as little as can be is done for each."""
-        records: list[StreamRecord] = []
-        moved: dict[int, int] = {}
+        records = [message for message in messages if message.error() is None]
+        others = () if len(records) == len(messages) else [one for one in messages if one.error() is not None]
+        columns = _columns(records)
+        moved = {mine.partition: mine.offsets[-1] + 1 for mine in columns}
         failure: FinazError | None = None
-        for message in messages:
-            partition: int = message.partition()  # type: ignore[assignment] # a message from a partition has both
-            offset: int = message.offset()  # type: ignore[assignment]
-            error = message.error()
-            if error is None:
-                headers = _headers(message)
-                records.append(
-                    StreamRecord(
-                        partition=partition,
-                        offset=offset,
-                        key=message.key(),
-                        value=message.value(),
-                        headers=headers,
-                    )
-                )
-                moved[partition] = offset + 1
-            elif error.code() != KafkaError._PARTITION_EOF:
+        for message in others:
+            error: KafkaError = message.error()  # type: ignore[assignment]
+            partition: int = message.partition()  # type: ignore[assignment]
+            if error.code() != KafkaError._PARTITION_EOF:
                 failure = failure or self._failure(partition, error)
-            elif offset > moved.get(partition, self._next.get(partition, offset)):
-                moved[partition] = offset
+                continue
+            end: int = message.offset()  # type: ignore[assignment]
+            if end > moved.get(partition, self._next.get(partition, end)):
+                moved[partition] = end
         self._next.update(moved)
         if moved:
             self._down_since = None
             self._pending = failure
         elif failure is not None:
             raise failure
-        return Polled(tuple(records), moved)
+        return Polled(columns, moved)
 
     def _failure(self, partition: int | None, error: KafkaError) -> FinazError:
         if partition is None or partition < 0:
@@ -291,17 +282,38 @@ class KafkaSource:
         return found
 
 
-def _headers(message: Message) -> Mapping[str, bytes]:
-    """Of headers with one name the last stands; a header without a value has an empty one.
+def _columns(messages: Sequence[Message]) -> tuple[RecordColumns, ...]:
+    """The records of messages that are such, by partition."""
+    partitions: list[int] = [message.partition() for message in messages]  # type: ignore[misc]
+    numbers = sorted(set(partitions))
+    found = []
+    for number in numbers:
+        mine = [message for message, partition in zip(messages, partitions, strict=True) if partition == number]
+        found.append(
+            RecordColumns(
+                number,
+                [message.offset() for message in mine],  # type: ignore[misc]
+                [message.key() for message in mine],
+                [message.value() for message in mine],
+                _headers(mine),
+            )
+        )
+    return tuple(found)
 
-    Where a name is no UTF-8 the client gives none of them: then the record has none, and is judged by its key and value.
-    """
+
+def _headers(messages: Sequence[Message]) -> Sequence[Mapping[str, bytes | None]]:
+    """The headers of each: of those with one name the last stands."""
     try:
-        found: dict[str, bytes] = dict(message.headers() or ())  # type: ignore[arg-type]
+        return [dict(message.headers() or ()) for message in messages]  # type: ignore[arg-type]
+    except (SystemError, UnicodeDecodeError):
+        return [_headers_of(message) for message in messages]
+
+
+def _headers_of(message: Message) -> Mapping[str, bytes | None]:
+    """Where a name is no UTF-8 the client gives none of them: then the record has none, and is judged by its key and value."""
+    try:
+        return dict(message.headers() or ())  # type: ignore[arg-type]
     except (SystemError, UnicodeDecodeError):
         place = f"partition {message.partition()}, offset {message.offset()}"
         LOG.warning("HEADERS [%s] left out of a record, since a name is no text: %s", message.topic(), place)
         return {}
-    if all(found.values()):
-        return found
-    return {name: value or b"" for name, value in found.items()}

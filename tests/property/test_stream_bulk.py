@@ -1,7 +1,6 @@
 """Records taken at once are what they are one by one: counts, state to the byte, ticks, everything that a cut has."""
 
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,9 +10,11 @@ from hypothesis import strategies as st
 
 from domain.canonical import canonical
 from domain.market.arrivals import partition_of
+from domain.market.event_runs import EventRun, events_of
 from domain.market.records import MarketEvent, encode_event
 from domain.stream import progress as progress_module
 from domain.stream.progress import Cut, Progress
+from domain.stream.record_columns import RecordColumns
 from domain.stream.records import StreamRecord
 from domain.stream.treatment import Treatment
 from domain.stream.worker_core import StreamCore, StreamLimits
@@ -94,7 +95,7 @@ def shown(cut: Cut) -> Any:
         ]
         for instrument, parts in cut.ticks.items()
     }
-    accepted = {name: [event for event in cut.accepted if event.instrument == name] for name in NAMES}
+    accepted = {name: [event for event in events_of(cut.accepted) if event.instrument == name] for name in NAMES}
     others = (cut.next_offsets, cut.counts, cut.watermarks, sorted(map(repr, cut.omitted)), sorted(map(repr, cut.late)))
     return canonical(cut.state), cut.blocks, ticks, accepted, others, sorted(map(repr, cut.differing))
 
@@ -143,9 +144,9 @@ class Watched(StreamCore):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.outcomes: list[list[MarketEvent] | None] = []
+        self.outcomes: list[list[EventRun] | None] = []
 
-    def process_all(self, records: Sequence[StreamRecord]) -> list[MarketEvent] | None:
+    def process_all(self, records: RecordColumns) -> list[EventRun] | None:
         self.outcomes.append(super().process_all(records))
         return self.outcomes[-1]
 
@@ -158,7 +159,7 @@ def test_plain_records_are_taken_at_once(selected: int) -> None:
     progress = Progress(core, dict.fromkeys(range(PARTITIONS), 0))
     progress.take_all(records)
     assert [outcome is not None for outcome in core.outcomes] == [True] * PARTITIONS
-    assert sum(len(outcome or ()) for outcome in core.outcomes) == core.counts[Treatment.CONSUMED] > 0
+    assert sum(len(run) for outcome in core.outcomes for run in outcome or ()) == core.counts[Treatment.CONSUMED] > 0
     assert progress.journalled == len(records)
     core.outcomes.clear()
     progress.take_all(records[:3])

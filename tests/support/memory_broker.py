@@ -17,6 +17,7 @@ from domain.stream.errors import (
     TopicExistsError,
     TopicMissingError,
 )
+from domain.stream.record_columns import columns_of
 from domain.stream.records import StreamRecord
 from services.broker import RECORD_BYTES_MAX, Marks, Polled, TopicDescription
 
@@ -240,7 +241,7 @@ class MemorySource:
             offset = self._take(held[partition], self._next[partition], limit, records)
             if offset != self._next[partition]:
                 moved[partition] = self._next[partition] = offset
-        return Polled(tuple(records), moved)
+        return Polled(columns_of(records), moved)
 
     def _take(self, held: Partition, offset: int, limit: int, records: list[StreamRecord]) -> int:
         while offset < held.high and len(records) < limit:

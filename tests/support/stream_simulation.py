@@ -22,6 +22,7 @@ import msgspec
 from domain.errors import LeaseHeldError, StaleFenceError, StoreUnavailableError, VersionConflictError
 from domain.identity import journal_stream, lease_stream, run_stream
 from domain.leases.messages import LeaseGranted, LeaseReleased, LeaseRenewed
+from domain.market.event_runs import events_of
 from domain.runs.messages import RunSucceeded
 from domain.stream.journal import decide as decide_journal
 from domain.stream.journal import omitted_now, pending_retries
@@ -279,7 +280,7 @@ class Simulation:
                 progress.take(record)
             progress.reach(partition, self.topic.marks[partition])
         cut = progress.cut()
-        return cut.counts, sorted((event.event_id, event.revision) for event in cut.accepted)
+        return cut.counts, sorted((event.event_id, event.revision) for event in events_of(cut.accepted))
 
     # ---------------------------------------------------------------- virtual time
 
