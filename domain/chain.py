@@ -14,10 +14,10 @@ changes every chain value from there on. Whoever may write to the database can c
 against a chain value kept elsewhere.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -93,3 +93,16 @@ def link_of_columns(
         head = f"{position}|{version}|{micros}|{event_id}|{causation_id or ''}"
         text = "|".join((head, *map(_measured, (stream, topic, correlation_id, principal, state))))
     return sha256(previous + sha256(text.encode("utf-8")).digest()).digest()
+
+
+def links(previous: bytes, rows: Iterable[Sequence[Any]]) -> list[bytes]:
+    """For each row, its link to the chain value that is stored with the row before (`previous`: with the one before the first).
+
+    A row has the ten columns of `link_of_columns`, then its stored chain value, and whatever else. Where nothing was touched, the
+    links are the stored values.
+    """
+    found = []
+    for row in rows:
+        found.append(link_of_columns(previous, *row[:10]))
+        previous = row[10]
+    return found

@@ -35,6 +35,8 @@ Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
 _TYPES: dict[str, type[Event]] = {}
 _UPCASTERS: dict[str, tuple[str, Upcaster]] = {}
+_DECODERS: dict[str, msgspec.json.Decoder[Event]] = {}
+"""Of topics that were decoded before."""
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -111,11 +113,16 @@ def decode(topic: str, document: bytes | str) -> Event:
     Raises `UnknownTopicError` or `UndecodableEventError`, naming the topic and the field.
     """
     try:
-        if topic in _TYPES:
-            return msgspec.json.decode(document, type=_TYPES[topic])
-        return _decode_upcast(topic, parse(document))
+        decoder = _DECODERS.get(topic) or _decoder_of(topic)
+        return _decode_upcast(topic, parse(document)) if decoder is None else decoder.decode(document)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
         raise UndecodableEventError(str(error), at=topic, expected="the form that the topic demands") from error
+
+
+def _decoder_of(topic: str) -> msgspec.json.Decoder[Event] | None:
+    if topic not in _TYPES:
+        return None
+    return _DECODERS.setdefault(topic, msgspec.json.Decoder(_TYPES[topic]))
 
 
 def _decode_upcast(topic: str, value: Any) -> Event:

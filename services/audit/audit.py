@@ -6,9 +6,11 @@ whatever is appended meanwhile; what it could not look at is said. What grows wi
 (`STREAMS_OF_A_PASS_MAX` streams each) and not the memory. A crash leaves nothing: it is begun again.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain as chain_of
+from operator import attrgetter
 from typing import Any, Final, Protocol
 
 from domain.discrepancies.aggregate import WRITTEN_OFF, Discrepancy
@@ -16,7 +18,7 @@ from domain.errors import FinazError
 from domain.events import Recorded
 from domain.folds import category_of, fold_of, key_of
 from projections.registry import OPTIONAL, PROJECTIONS, Projection
-from services.audit.blobs import BlobsCheck
+from services.audit.blobs import NAMING, BlobsCheck
 from services.audit.chain import ChainCheck
 from services.audit.findings import (
     FORMAT,
@@ -36,11 +38,10 @@ from services.seals import Seal, SealProblem
 STREAMS_OF_A_PASS_MAX: Final = 200_000
 """Streams whose states, rows and addresses one pass holds: a few hundred megabytes."""
 
-PROGRESS_EVENTS: Final = 2000
-"""Events, or rows of a read model, between two words of progress."""
+_POSITION: Final = attrgetter("position")
 
 OnProgress = Callable[[int, int], None]
-"""Called with (done, total) at every border; whatever it raises ends the audit."""
+"""Called with (done, total) after every page of events or of rows; whatever it raises ends the audit."""
 
 
 class Snapshot(Protocol):
@@ -56,11 +57,11 @@ class Snapshot(Protocol):
 
     def skips(self) -> dict[str, frozenset[int]]: ...
 
-    def events(self, after: int, up_to: int) -> Iterator[Any]: ...
+    def event_pages(self, after: int, up_to: int) -> Iterator[Sequence[Any]]: ...
 
     def category(self, name: str) -> Iterator[Any]: ...
 
-    def rows(self, statement: str, arguments: Any = None) -> Iterator[Any]: ...
+    def pages(self, statement: str, arguments: Any = None) -> Iterator[Sequence[Any]]: ...
 
 
 class FurtherCheck(Protocol):
@@ -150,14 +151,13 @@ class _Audit:
         further = self._parts.further(part)
         feed = _Feed(part, streams, rows, blobs, further, self._skips, self._findings if part.index == 0 else None)
         done = part.index * max(1, self._position)
-        for row in self._snapshot.events(0, self._position):
+        for page in self._snapshot.event_pages(0, self._position):
             if chain is not None:
-                chain.row(*row[:11])
-                self._tally.events += 1
-            feed.row(row)
-            done += 1
-            if done % PROGRESS_EVENTS == 0:
-                self._on_progress(done, self._total)
+                chain.rows(page)
+                self._tally.events += len(page)
+            feed.rows(page)
+            done += len(page)
+            self._on_progress(done, self._total)
         if chain is not None:
             chain.end()
         self._compare(streams, rows, blobs, further, done)
@@ -174,7 +174,10 @@ class _Audit:
         tally.streams += streams.streams
         tally.unfolded |= streams.unfolded
         for model in rows:
-            model.compare(self._telling(self._snapshot.rows(model.statement), done))
+            for page in self._snapshot.pages(model.statement):
+                model.compare(page)
+                self._on_progress(done, self._total)
+            model.end()
             tally.models[model.name] = _added(tally.models.get(model.name), model.audited())
             self._on_progress(done, self._total)
         for check in further:
@@ -185,13 +188,6 @@ class _Audit:
                 self._on_progress(done, self._total)
             tally.blobs += blobs.checked
             tally.written_off += blobs.written_off.listed
-
-    def _telling(self, rows: Iterator[Any], done: int) -> Iterator[Any]:
-        """The rows, with a sign of life now and then: a table may be long."""
-        for number, row in enumerate(rows, 1):
-            if number % PROGRESS_EVENTS == 0:
-                self._on_progress(done, self._total)
-            yield row
 
     def _blobs(self, accepted: frozenset[str]) -> BlobsCheck | None:
         store = self._parts.blobs
@@ -279,7 +275,7 @@ class _Audit:
 
 
 class _Feed:
-    """Hands each row to the checks of one pass, decoded once. `findings` is None where another pass names what can't be read."""
+    """Hands the events to the checks of one pass, decoded once. `findings` is None where another pass names what can't be read."""
 
     def __init__(
         self,
@@ -293,34 +289,45 @@ class _Feed:
     ) -> None:
         self._part = part
         self._streams = streams
+        self._models = [(model, skips.get(model.name, frozenset())) for model in rows]
         self._blobs = blobs
         self._further = further
         self._findings = findings
-        by_category: dict[str, list[tuple[RowsCheck, int, frozenset[int]]]] = {}
-        for model in rows:
-            for category in model.categories:
-                skipped = skips.get(model.name, frozenset())
-                by_category.setdefault(category, []).append((model, model.position, skipped))
-        self._rows = by_category
 
-    def row(self, row: Sequence[Any]) -> None:
-        """The next row of the log."""
-        position, stream = row[0], row[5]
+    def rows(self, rows: Sequence[Sequence[Any]]) -> None:
+        """The next rows of the log."""
+        try:
+            events = [recorded_of(row) for row in rows]
+        except Exception:  # one of them cannot be read: each by itself, so that the right one is named
+            for row in rows:
+                self._row(row)
+        else:
+            self._events(events)
+
+    def _row(self, row: Sequence[Any]) -> None:
         try:
             recorded = recorded_of(row)
         except Exception as error:  # whatever decoding or an upcaster raises is about this event
             self._unreadable(row, error)
-            return
-        mine = self._part.count == 1 or self._part.has(stream)
-        if mine:
-            self._streams.event(recorded)
-        for model, reached, skipped in self._rows.get(category_of(stream), ()):
-            if position <= reached and position not in skipped:
-                model.event(recorded)
+        else:
+            self._events([recorded])
+
+    def _events(self, events: Sequence[Recorded]) -> None:
+        """Events in order of position, to each check in turn: no check looks at what another has seen."""
+        part = self._part
+        mine = events if part.count == 1 else [recorded for recorded in events if part.has(recorded.stream)]
+        named = self._streams.events(mine, NAMING)
+        if self._blobs is not None:
+            for recorded, state in named:
+                self._blobs.event(recorded, state)
+        by_category: dict[str, list[Recorded]] = {}
+        for recorded in events:
+            by_category.setdefault(category_of(recorded.stream), []).append(recorded)
+        for model, skipped in self._models:
+            model.events(_of_categories(by_category, model, skipped))
         for check in self._further:
-            check.event(recorded)
-        if mine and self._blobs is not None:
-            self._blobs.event(recorded, self._streams)
+            for recorded in events:
+                check.event(recorded)
 
     def _unreadable(self, row: Sequence[Any], error: Exception) -> None:
         position, version, stream, topic = row[0], row[1], row[5], row[6]
@@ -334,6 +341,19 @@ class _Feed:
                 position=position,
                 version=version,
             )
+
+
+def _of_categories(
+    by_category: Mapping[str, list[Recorded]], model: RowsCheck, skipped: frozenset[int]
+) -> Sequence[Recorded]:
+    """The events of a model's categories, in order of position, as far as it has come and without those it was to pass over."""
+    lists = [by_category[category] for category in model.categories if category in by_category]
+    if not lists:
+        return ()
+    events = lists[0] if len(lists) == 1 else sorted(chain_of(*lists), key=_POSITION)
+    if not skipped and events[-1].position <= model.position:
+        return events
+    return [one for one in events if one.position <= model.position and one.position not in skipped]
 
 
 def _added(before: AuditedModel | None, part: AuditedModel) -> AuditedModel:

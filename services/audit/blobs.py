@@ -21,10 +21,9 @@ from domain.runs.aggregate import Run
 from domain.runs.messages import ResultPublished
 from domain.stream.messages import RecordsOmitted
 from services.audit.findings import FindingKind, Findings
-from services.audit.streams import StreamsCheck
 from services.ports import BlobStore
 
-_NAMING: Final = frozenset(
+NAMING: Final[frozenset[type[Event]]] = frozenset(
     {ResultPublished, CheckpointCommitted, RecordsOmitted, JobSucceeded, JobFailed, JobAwaitsConfirmation}
 )
 """The events that name blobs."""
@@ -110,11 +109,9 @@ class BlobsCheck:
         """Addresses that are to be read."""
         return len(self._wanted)
 
-    def event(self, recorded: Recorded, streams: StreamsCheck) -> None:
-        """Remember what the event names; `streams` has its stream's state after it."""
-        if type(recorded.event) not in _NAMING:
-            return
-        for role, address in addresses_of(recorded.event, streams.state(recorded.stream)):
+    def event(self, recorded: Recorded, state: Any) -> None:
+        """Remember what an event of `NAMING` names. `state` is its stream's after it, None if that went wrong."""
+        for role, address in addresses_of(recorded.event, state):
             if address and address not in self._wanted:
                 self._wanted[address] = (role, recorded)
 

@@ -5,10 +5,11 @@ finding and not one for every row behind it; a removed row is one finding, and t
 the hashes as well is found by the seals. State is a few values, however long the log. Pure.
 """
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence
+from operator import le
+from typing import Any, Final
 
-from domain.chain import GENESIS, link_of_columns
+from domain.chain import GENESIS, link_of_columns, links
 from services.audit.findings import FindingKind, Findings
 from services.seals import Seal, SealProblem
 
@@ -33,6 +34,35 @@ class ChainCheck:
         self.last_position = 0
         self.vouched: Seal | None = None
         self._next = self._read_seal()
+
+    def rows(self, rows: Sequence[Sequence[Any]]) -> None:
+        """The next rows of the log, the columns of each beginning with those of `row`.
+
+        As long as nothing is wrong they are looked at together; else one by one, which names what is.
+        """
+        if not self._fit(rows):
+            for row in rows:
+                self.row(*row[:11])
+            return
+        first, last, place = rows[0][0], rows[-1][0], 0
+        while self._next is not None and self._next.position <= last:
+            place = max(place, self._next.position - first)
+            self._position, self._stored = rows[place][0], bytes(rows[place][10])
+            self._sealed(self._next)
+            self._next = self._read_seal()
+        self._position, self._stored, self._micros = last, bytes(rows[-1][10]), rows[-1][2]
+        self._computed = self._stored
+
+    def _fit(self, rows: Sequence[Sequence[Any]]) -> bool:
+        """Whether positions follow one another, no instant goes back, and each row hashes to its chain value."""
+        positions = [row[0] for row in rows]
+        instants = [row[2] for row in rows]
+        earlier = [instants[0] if self._micros is None else self._micros, *instants]
+        return (
+            positions == list(range(self._position + 1, self._position + 1 + len(rows)))
+            and all(map(le, earlier, instants))
+            and links(self._stored, rows) == [row[10] for row in rows]
+        )
 
     def row(
         self,

@@ -44,36 +44,51 @@ class RowsCheck:
         statement: str = self._rows.all_statement
         return statement
 
-    def event(self, recorded: Recorded) -> None:
-        """The next event of one of its categories, at or before its position."""
+    def events(self, events: Iterable[Recorded]) -> None:
+        """The next events of its categories, at or before its position."""
+        if self._parts is not None:
+            for recorded in events:
+                self._in_parts(recorded)
+            return
+        key_of, apply, expected, has = self._key_of, self._apply, self._expected, self._part.has
+        for recorded in events:
+            try:
+                key = key_of(recorded.event)
+                if key is not None and (self._whole or has(_text(key))):
+                    expected[key] = apply(expected.get(key), recorded)
+            except Exception as error:  # whatever a model raises: its copy cannot have passed here
+                self._inapplicable(recorded, error)
+
+    def _in_parts(self, recorded: Recorded) -> None:
         try:
-            if self._parts is None:
-                key = self._key_of(recorded.event)
-                if key is not None and (self._whole or self._part.has(_text(key))):
-                    self._expected[key] = self._apply(self._expected.get(key), recorded)
-                return
             for key, part in self._each(recorded):
                 if self._part.has(_text(key)):
                     self._expected[key] = self._apply(self._expected.get(key), part)
-        except Exception as error:  # whatever a model raises: its copy cannot have passed here
-            self._findings.add(
-                FindingKind.EVENT_INAPPLICABLE,
-                f"{self.name} {recorded.stream}",
-                "an event that it can apply, or a copy that has stopped before it",
-                f"{recorded.event.topic}: {error}",
-                position=recorded.position,
-                version=recorded.version,
-            )
+        except Exception as error:
+            self._inapplicable(recorded, error)
+
+    def _inapplicable(self, recorded: Recorded, error: Exception) -> None:
+        self._findings.add(
+            FindingKind.EVENT_INAPPLICABLE,
+            f"{self.name} {recorded.stream}",
+            "an event that it can apply, or a copy that has stopped before it",
+            f"{recorded.event.topic}: {error}",
+            position=recorded.position,
+            version=recorded.version,
+        )
 
     def compare(self, documents: Iterable[tuple[str]]) -> None:
-        """Compare with the rows that are served."""
-        self.expected = len(self._expected)
+        """Compare with some of the rows that are served, after the last event."""
         for (document,) in documents:
             self._compare(document)
+
+    def end(self) -> None:
+        """No more rows are served: those that are left are missing."""
         for key, row in self._expected.items():
             self._findings.add(
                 FindingKind.ROW_MISSING, f"{self.name} {_text(key)}", _shown(self._rows.row_of(row)), "no row"
             )
+        self.expected += len(self._expected)
         self._expected.clear()
 
     def audited(self) -> AuditedModel:
@@ -93,10 +108,11 @@ class RowsCheck:
         if not self._whole and not self._part.has(_text(key)):
             return
         self.served += 1
-        folded = self._expected.pop(key, None)
-        if folded is None:
+        if key not in self._expected:
             self._findings.add(FindingKind.ROW_EXTRA, f"{self.name} {_text(key)}", "no row", _shown(row))
             return
+        folded = self._expected.pop(key)
+        self.expected += 1
         expected = self._rows.row_of(folded)
         if expected != row:
             self._different(f"{self.name} {_text(key)}", expected, row)

@@ -61,8 +61,7 @@ class StagingCheck:
         expected = {key: delivery for key, delivery in self._expected.items() if delivery.position <= position}
         skipped = snapshot.skips().get(NAME, frozenset())
         wanted, served = sum(delivery.position not in skipped for delivery in expected.values()), 0
-        for row in snapshot.rows(_VISIBLE, _ALL):
-            attempt = _attempt(row)
+        for attempt in (_attempt(row) for page in snapshot.pages(_VISIBLE, _ALL) for row in page):
             if self._part.has(attempt.run_id):
                 alive()
                 served += 1

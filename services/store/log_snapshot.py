@@ -5,7 +5,8 @@ locked out; nothing is written, so a crash leaves nothing. While it is open the 
 and a client that stops for `IDLE_SECONDS_MAX` loses it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
@@ -20,11 +21,16 @@ from services.store.connections import AWAY, CONNECT_SECONDS_MAX, Connection, Po
 FETCH_ROWS: Final = 5000
 """Rows of one round trip: so many are in memory."""
 
+PAGE_ROWS: Final = 2000
+"""Rows of one page where the next is read ahead: two of them are in memory."""
+
 IDLE_SECONDS_MAX: Final = 600
 """Seconds for which the client may do nothing before the server ends its snapshot."""
 
 STATEMENT_SECONDS_MAX: Final = 600
 """Seconds that one statement (one page of a long reading) may take."""
+
+_AHEAD: Final = "finaz-snapshot-ahead"
 
 _SQL: Final = statements("services.store", "log_snapshot.sql")
 
@@ -81,6 +87,22 @@ class LogSnapshot:
     def category(self, name: str) -> Iterator[ChainRow]:
         """All events of the streams of a category, stream by stream."""
         return self.rows(_SQL["events_of_category"], {"first": f"{name}/", "beyond": f"{name}0"})
+
+    def event_pages(self, after: int, up_to: int) -> Iterator[Sequence[ChainRow]]:
+        """The same in pages, see `pages`."""
+        return self.pages(_SQL["events"], {"after": after, "up_to": up_to})
+
+    def pages(self, statement: str, arguments: Any = None) -> Iterator[Sequence[Any]]:
+        """The rows of any statement that reads, `PAGE_ROWS` at a time; a thread fetches the next page while one is looked at."""
+        with _away(), self._connection.cursor(f"read_{uuid4().hex}") as cursor, ThreadPoolExecutor(1, _AHEAD) as thread:
+            cursor.execute(statement, arguments, binary=True)
+            rows: Sequence[Any] = cursor.fetchmany(PAGE_ROWS)
+            while len(rows) == PAGE_ROWS:
+                ahead = thread.submit(cursor.fetchmany, PAGE_ROWS)
+                yield rows
+                rows = ahead.result()
+            if rows:
+                yield rows
 
     def rows(self, statement: str, arguments: Any = None) -> Iterator[Any]:
         """The rows of any statement that reads, `FETCH_ROWS` at a time."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.audit.blobs import BlobsCheck
+from services.audit.blobs import NAMING, BlobsCheck
 from services.audit.findings import FindingKind, Findings
 from services.audit.streams import Part, StreamsCheck
 from tests.support.memory_blobs import MemoryBlobs
@@ -25,9 +25,8 @@ def found(rig: StreamRig, blobs: MemoryBlobs) -> list[tuple[FindingKind, str]]:
     """What the look at blobs finds."""
     findings = Findings()
     streams, check = StreamsCheck(findings, Part()), BlobsCheck(findings, blobs, frozenset(), set())
-    for recorded in rig.log.read_log(0, 1_000_000):
-        streams.event(recorded)
-        check.event(recorded, streams)
+    for recorded, state in streams.events(rig.log.read_log(0, 1_000_000), NAMING):
+        check.event(recorded, state)
     told = list(check.check())
     assert told == list(range(1, len(told) + 1))  # a sign of life with every blob, however long a chain is
     return [(finding.kind, finding.subject) for finding in findings.listed]
