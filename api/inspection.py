@@ -5,6 +5,7 @@ streams, which stays good for ever. Decode, call one service, encode.
 """
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any, Final
 from uuid import UUID
@@ -29,7 +30,9 @@ from api.parameters import (
     position_cursor,
 )
 from api.parts import ApiParts
-from domain.errors import InputError, OverloadedError
+from api.problems import document_of
+from domain.canonical import canonical
+from domain.errors import FinazError, InputError, OverloadedError
 from services.inspected import AggregateState, EventChain, InspectedPage, StateDifference, StreamPage
 from services.inspection import PAGE_MAX, EventNotFoundError, Inspection, Search
 from services.log_export import ExportSource
@@ -249,14 +252,27 @@ class _Handlers:
             self._exporting -= 1
             opened.close()
 
-        return Stream(_chunks(opened.lines), close, NDJSON)
+        return Stream(_chunks(opened.lines, call.request_id), close, NDJSON)
 
 
-async def _chunks(lines: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
-    def some() -> bytes:
-        return b"".join(line for _, line in zip(range(EXPORT_LINES), lines, strict=False))
+async def _chunks(lines: Iterator[bytes], request_id: str) -> AsyncGenerator[bytes, None]:
+    """The lines, many at once. Where one cannot be given: those before it, and `{"problem": …}` as the last line.
 
-    while chunk := await asyncio.to_thread(some):
+    The head is sent already when a damaged row is met, so the problem goes in-band; taking in such a file is refused at that line.
+    """
+
+    def some() -> tuple[bytes, bool]:
+        taken: list[bytes] = []
+        try:
+            taken.extend(itertools.islice(lines, EXPORT_LINES))  # keeps what came before an error
+        except FinazError as error:
+            problem = canonical({"problem": document_of(error, request_id)})
+            return b"".join((*taken, problem, b"\n")), False
+        return b"".join(taken), len(taken) == EXPORT_LINES
+
+    more = True
+    while more:
+        chunk, more = await asyncio.to_thread(some)
         yield chunk
 
 

@@ -1,6 +1,7 @@
 """What operators look at: the projections and the log itself. Everything here needs the scope `operate`.
 
-What must stay true: looking changes nothing; a page of the log is bounded, and its cursor is a position, which stays good for ever.
+What must stay true: looking changes nothing; a page of the log is bounded, and its cursor is a position, which stays good for ever;
+an event that this version cannot decode is shown as it is stored, since it is what stops a projection.
 """
 
 import asyncio
@@ -12,8 +13,10 @@ from api.declaring import document_answer, operator_operation
 from api.operations import Call, Operation
 from api.parameters import choice, limit, position
 from api.parts import ApiParts
-from api.schemas import LogPage, ProjectionList, view_event
+from api.schemas import ProjectionList
 from domain.events import topics
+from services.inspected import InspectedPage
+from services.inspection import Search
 
 LOG_PAGE_EVENTS_MAX: Final = 1000
 LOG_PAGE_EVENTS_DEFAULT: Final = 100
@@ -43,7 +46,7 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         "/v1/events",
         "The log, in order of position",
         handlers.events,
-        document_answer("A page of events.", LogPage),
+        document_answer("A page of events, readable by this version or not.", InspectedPage),
         parameters=_LOG_PARAMETERS,
     )
 
@@ -59,6 +62,5 @@ class _Handlers:
         given = call.arguments
         after: int = given["after"] if given["cursor"] is None else given["cursor"]
         events_max: int = given["limit"]
-        found = await asyncio.to_thread(self._parts.log.read_log, after, events_max, given["topic"])
-        more = str(found[-1].position) if len(found) == events_max else None
-        return json_answer(LogPage(items=tuple(view_event(recorded) for recorded in found), next_cursor=more))
+        wanted = Search(topics=tuple(given["topic"]))
+        return json_answer(await asyncio.to_thread(self._parts.inspection.search, wanted, events_max, after))

@@ -76,13 +76,6 @@ class EventList(msgspec.Struct, frozen=True, kw_only=True):
     items: tuple[EventView, ...]
 
 
-class LogPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of the log; `next_cursor` is null where the log ended."""
-
-    items: tuple[EventView, ...]
-    next_cursor: str | None
-
-
 class ProjectionList(msgspec.Struct, frozen=True, kw_only=True):
     """Every projection, by name."""
 
@@ -219,7 +212,6 @@ _ANSWERS: Final = (
     JobList,
     JobView,
     Judgement,
-    LogPage,
     ParityReport,
     Problem,
     ProjectionList,

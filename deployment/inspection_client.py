@@ -1,7 +1,7 @@
 """What operators ask of the API about the log: streams, events, states, what caused what, exports, and following it."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlencode
 
 import httpx
@@ -10,6 +10,9 @@ from deployment.api_client import ApiUnreachableError, Message
 from deployment.operator_client import OperatorClient
 from deployment.problems import ProblemError
 from domain.canonical import parse
+
+_PROBLEM: Final = b'{"problem":'
+"""How the last line of an export begins that could not be given whole."""
 
 
 class InspectionClient(OperatorClient):
@@ -50,13 +53,19 @@ class InspectionClient(OperatorClient):
         return self._stream(f"/v1/events/follow?{query}" if query else "/v1/events/follow")
 
     def export(self, stream: str | None, first: int, last: int | None) -> Iterator[bytes]:
-        """The lines of an export, the head's first. Raises `ApiUnreachableError` if the connection breaks."""
+        """The lines of an export, the head's first.
+
+        Raises `ApiUnreachableError` if the connection breaks, `ProblemError` behind the last line that could be given.
+        """
         params = _given(stream=stream, first=None if stream else first, last=last)
         try:
             with self._http.stream("GET", "/v1/events/export", params=params) as answer:
                 if not answer.is_success:
                     raise ProblemError(parse(answer.read()))
-                yield from _lines(answer.iter_bytes())
+                for line in _lines(answer.iter_bytes()):
+                    if line.startswith(_PROBLEM):
+                        raise ProblemError(parse(line)["problem"])
+                    yield line
         except httpx.TransportError as error:
             raise ApiUnreachableError(
                 f"the export broke off: {error}", at=self.url, expected="all of it; ask again"

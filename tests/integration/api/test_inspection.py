@@ -8,8 +8,12 @@ from urllib.parse import quote
 import pytest
 
 from api.inspection import EXPORTS_MAX
+from deployment.inspection_client import InspectionClient
+from deployment.problems import ProblemError
+from domain.log_errors import ExportInvalidError
 from services.log_export import read_export
 from tests.support.api_rig import ApiRig
+from tests.support.read_models import execute
 
 
 async def test_a_run_is_looked_at_from_every_side(api: ApiRig) -> None:
@@ -135,6 +139,43 @@ async def test_exports_at_once_are_limited(api: ApiRig, monkeypatch: pytest.Monk
     monkeypatch.setattr("api.inspection.EXPORTS_MAX", EXPORTS_MAX)
     for _ in range(EXPORTS_MAX + 2):
         assert (await api.as_("operator").get("/v1/events/export")).status_code == 200
+
+
+@pytest.mark.parametrize("damage", [2, 4])
+async def test_an_export_that_breaks_says_why(api: ApiRig, damage: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines before a damaged row arrive, then its position as a problem; such a file is not taken in."""
+    monkeypatch.setattr("api.inspection.EXPORT_LINES", 2)
+    for _ in range(3):
+        await api.submit()
+    execute(api.dsn, "ALTER TABLE finaz.events DISABLE TRIGGER events_append_only")
+    execute(api.dsn, "UPDATE finaz.events SET principal = 'mallory' WHERE position = %s", damage)
+    got: list[bytes] = []
+
+    def fetch() -> None:
+        with InspectionClient(api.url, api.tokens["operator"]) as client:
+            got.extend(client.export(None, 1, None))
+
+    with pytest.raises(ProblemError) as error:
+        await asyncio.to_thread(fetch)
+    assert (error.value.problem["code"], error.value.problem["position"]) == ("LOG_DAMAGED", damage)
+    assert [json.loads(line)["position"] for line in got[1:]] == list(range(1, damage))
+    whole = (await api.as_("operator").get("/v1/events/export")).content.splitlines(keepends=True)
+    with pytest.raises(ExportInvalidError):
+        list(read_export(whole)[1])
+
+
+async def test_an_event_of_another_version_is_shown_wherever_events_are(api: ApiRig) -> None:
+    """Whatever lists events shows one that this version cannot decode, as it is stored: it is what stopped a projection."""
+    await api.submit()
+    execute(
+        api.dsn,
+        "INSERT INTO finaz.events (position, version, recorded_at, event_id, stream, topic, state, chain) "
+        "SELECT max(position) + 1, 1, now(), gen_random_uuid(), 'run/later', 'run.invented_later.v9', '{\"a\":1}', max(chain) "
+        "FROM finaz.events",
+    )
+    for path in ("/v1/events", "/v1/events/search", "/v1/streams/events?stream=run/later"):
+        last = (await api.as_("operator").get(path)).json()["items"][-1]
+        assert (last["topic"], last["event"]) == ("run.invented_later.v9", {"a": 1}), path
 
 
 async def test_a_stream_of_any_name_can_be_asked_for(api: ApiRig) -> None:
