@@ -2,7 +2,7 @@
 
 -- name: append
 SELECT head, recorded_at, verdicts, repeated_positions, repeated_at
-FROM finaz.append_v1(
+FROM finaz.append_v2(
     %s::smallint[], string_to_array(%s, E'\x1f', E'\x1e'), string_to_array(%s, E'\x1f', E'\x1e'), %s::bigint[],
     string_to_array(%s, E'\x1f', E'\x1e'), %s::bigint[], %s::uuid[],
     %s::integer[], string_to_array(%s, E'\x1f'), %s::bigint[], %s::uuid[], string_to_array(%s, E'\x1f'), string_to_array(%s, E'\x1f'),

@@ -2,16 +2,30 @@
 
 import multiprocessing
 import random
-from uuid import UUID
+import time
+from uuid import RFC_4122
+
+from pytest import MonkeyPatch
 
 from services.event_ids import new_event_id
 
 
-def test_ids_are_version_4_and_differ() -> None:
-    """As `uuid4` would make them."""
+def test_ids_are_version_7_and_differ() -> None:
+    """However many are made in one millisecond."""
     ids = [new_event_id() for _ in range(10_000)]
     assert len(set(ids)) == len(ids)
-    assert {(i.version, i.variant) for i in ids} == {(4, UUID(int=0x8 << 60).variant)}
+    assert {(i.version, i.variant) for i in ids} == {(7, RFC_4122)}
+
+
+def test_ids_grow_with_the_clock_and_need_none(monkeypatch: MonkeyPatch) -> None:
+    """A later millisecond makes a greater id; where the clock stands still or goes back, ids differ all the same."""
+    ids = []
+    for milliseconds in (1, 2, 2**48 - 1, 1, 1):
+        monkeypatch.setattr(time, "time_ns", lambda instant=milliseconds * 1_000_000: instant)
+        ids.append(new_event_id())
+    assert [i.int >> 80 for i in ids] == [1, 2, 2**48 - 1, 1, 1]
+    assert ids[0] < ids[1] < ids[2]
+    assert len(set(ids)) == len(ids)
 
 
 def test_seeding_the_global_generator_changes_nothing() -> None:

@@ -14,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 from domain.chain import GENESIS, ChainedRow, chain, digest, link
 from domain.errors import CanonicalError, FinazError, InputError, VersionConflictError
 from domain.events import Metadata
+from domain.runs.messages import RunRequested
 from projections.inline import INLINE
 from projections.postgres import connect as connect_projection
 from services.ports import Append, Fence, NewEvent, Tracking, Vacant
@@ -22,7 +23,7 @@ from services.store.application import Log
 from services.store.committer import _APPEND, arrays
 from services.store.connections import Row, connect
 from services.store.prepared import Prepared, prepare
-from tests.support.store import RESOURCE, fact, facts, granted, new, opened
+from tests.support.store import RESOURCE, fact, facts, granted, new, opened, spec
 
 
 @pytest.fixture
@@ -136,6 +137,27 @@ def test_what_is_missing_never_passes_for_what_holds(log: Log, database: str) ->
         with psycopg.connect(database, autocommit=True) as connection, pytest.raises(errors.RaiseException):
             connection.execute(_APPEND, damaged)
     assert log.high_water_mark() == mark
+
+
+def test_lists_of_different_lengths_are_refused(log: Log, database: str) -> None:
+    """Whichever list is longer or shorter than those it belongs to, or missing: refused, so no event gets another one's text."""
+    wanted = RunRequested(run_id=RESOURCE, principal="ana", spec=spec(), body_hash="sha256:" + "c" * 64)
+    append = Append(
+        events=(new("lease/r", 1, granted(1, resource="r")), new("run/x", 1, wanted)),
+        guard=Fence("r", "A", 1),
+        tracking=Tracking("reader", 1),
+        metadata=Metadata(causation_id=uuid4(), correlation_id="c", principal="p"),
+    )
+    base = arrays([prepare(append, INLINE, uuid4().hex)])
+    assert None not in base
+    for place, text in enumerate(base):
+        assert text is not None
+        longer = f"{text[:-1]},{text[1:]}" if text.startswith("{") else f"{text}\x1f{text}"
+        shorter = "{}" if text.startswith("{") else ""
+        for damage in (longer, shorter):
+            with psycopg.connect(database, autocommit=True) as connection, pytest.raises(errors.RaiseException):
+                connection.execute(_APPEND, [*base[:place], damage, *base[place + 1 :]])
+    assert log.high_water_mark() == 0
 
 
 def test_a_token_never_goes_back(log: Log) -> None:
