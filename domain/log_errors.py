@@ -41,6 +41,19 @@ class LogDamagedError(FinazError):
     status = 409
 
 
+class SchemaMissingError(FinazError):
+    """The database lacks a table or a function that this version needs: it was not migrated, or it is another one."""
+
+    code = "SCHEMA_MISSING"
+    status = 503
+
+    def __init__(self, cause: object) -> None:
+        super().__init__(
+            f"the database lacks what this version needs: {cause}".strip(),
+            expected="one that `finaz migrate` was run on",
+        )
+
+
 class SealInvalidError(InputError):
     """A seal cannot be read, is not signed by the key, or does not follow the one before."""
 

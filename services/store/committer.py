@@ -32,7 +32,7 @@ from domain.errors import (
 )
 from projections.statements import statements
 from services.ports import Appended
-from services.store.connections import AWAY, Connection, Row, connect
+from services.store.connections import AWAY, LACKING, Connection, Row, connect, lacking
 from services.store.group import Group, Ticket
 from services.store.prepared import ITEM_SEPARATOR, NO_ITEM, Prepared
 
@@ -312,8 +312,8 @@ def _refusal(verdict: int, append: Prepared) -> FinazError:
 
 
 def _defect(error: psycopg.Error) -> FinazError:
-    if isinstance(error, errors.UndefinedTable | errors.UndefinedFunction | errors.InvalidSchemaName):
-        return FinazError(f"the database lacks what this version needs: {error}".strip(), expected="migrations applied")
+    if isinstance(error, LACKING):
+        return lacking(error)
     defect = FinazError(f"the database refused the append: {error}".strip())
     defect.__cause__ = error
     return defect

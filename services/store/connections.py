@@ -13,7 +13,8 @@ import psycopg
 from psycopg import errors
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from domain.errors import FinazError, StoreUnavailableError
+from domain.errors import StoreUnavailableError
+from domain.log_errors import SchemaMissingError
 
 CONNECT_SECONDS_MAX: Final = 5
 """Seconds to wait for the server to accept a connection."""
@@ -39,6 +40,9 @@ Row: TypeAlias = tuple[Any, ...]
 
 AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, errors.ReadOnlySqlTransaction)
 """Errors that mean "the server is away, starting, stopping, full or a standby": trying again may help."""
+
+LACKING: Final = (errors.UndefinedTable, errors.UndefinedFunction, errors.InvalidSchemaName)
+"""Errors that mean "this database was not migrated": see `lacking`."""
 
 _SETUP: Final = (
     b"SET TIME ZONE 'UTC'; SET default_transaction_isolation = 'read committed';"
@@ -78,6 +82,11 @@ def connect(dsn: str, statement_seconds_max: int = READ_SECONDS_MAX) -> Connecti
         connection.close()
         raise
     return connection
+
+
+def lacking(error: psycopg.Error) -> SchemaMissingError:
+    """What a `LACKING` error says to people."""
+    return SchemaMissingError(error.diag.message_primary or error)
 
 
 class Pool:
@@ -128,7 +137,5 @@ class Pool:
             with self._pool.connection() as connection:
                 cursor = connection.execute(statement, arguments)
                 return cursor.fetchall() if cursor.description is not None else []
-        except (errors.UndefinedTable, errors.UndefinedFunction, errors.InvalidSchemaName) as error:
-            raise FinazError(
-                f"the database lacks what this version needs: {error}".strip(), expected="migrations applied"
-            ) from error
+        except LACKING as error:
+            raise lacking(error) from error

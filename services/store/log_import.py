@@ -13,9 +13,8 @@ from uuid import UUID
 
 import msgspec
 import psycopg
-from psycopg import errors
 
-from domain.errors import FinazError, StoreUnavailableError
+from domain.errors import StoreUnavailableError
 from domain.instants import parse_instant
 from domain.log_errors import ExportInvalidError, LogNotEmptyError
 from projections.folding import ReadModel, batch_of, fold
@@ -24,7 +23,7 @@ from projections.log import StoredEvent
 from projections.outbox import projection as outbox
 from projections.statements import statements
 from services.log_export import Head, Line, read_export
-from services.store.connections import AWAY, Connection, connect
+from services.store.connections import AWAY, LACKING, Connection, connect, lacking
 
 BATCH_EVENTS: Final = 5000
 """Events brought at a time: so many are in memory."""
@@ -86,7 +85,7 @@ def import_log(dsn: str, lines: Iterable[bytes], on_progress: OnProgress = lambd
     """Take in the log of an export; its head.
 
     Raises `LogNotEmptyError` where something has happened in the store, `ExportInvalidError` naming the line, and
-    `StoreUnavailableError`.
+    `StoreUnavailableError` and `SchemaMissingError`.
     """
     head, events = read_export(lines)
     try:
@@ -105,6 +104,8 @@ def import_log(dsn: str, lines: Iterable[bytes], on_progress: OnProgress = lambd
             _take_in(connection, head)
     except AWAY as error:
         raise StoreUnavailableError(f"the database cannot be reached: {error}".strip()) from error
+    except LACKING as error:
+        raise lacking(error) from error
     return head
 
 
@@ -139,8 +140,6 @@ def _take_in(connection: Connection, head: Head) -> None:
             ) from error
         if error.sqlstate == "FZ002" or isinstance(error, psycopg.IntegrityError):
             raise ExportInvalidError(_said(error), at="the file", expected="a whole log") from error
-        if isinstance(error, errors.UndefinedFunction):
-            raise FinazError("the database lacks the import function", expected="migrations applied") from error
         raise
 
 

@@ -16,7 +16,7 @@ import psycopg
 
 from domain.errors import StoreUnavailableError
 from projections.statements import statements
-from services.store.connections import AWAY, CONNECT_SECONDS_MAX, Connection, Pool, Row
+from services.store.connections import AWAY, CONNECT_SECONDS_MAX, LACKING, Connection, Pool, Row, lacking
 
 FETCH_ROWS: Final = 5000
 """Rows of one round trip: so many are in memory."""
@@ -139,6 +139,8 @@ def _away() -> Iterator[None]:
         yield
     except AWAY as error:
         raise StoreUnavailableError(f"the database cannot be read: {error}".strip()) from error
+    except LACKING as error:
+        raise lacking(error) from error
 
 
 class SealableChain:
