@@ -5,7 +5,7 @@ import random
 import time
 from uuid import RFC_4122
 
-from pytest import MonkeyPatch
+import pytest
 
 from services.event_ids import new_event_id
 
@@ -17,7 +17,7 @@ def test_ids_are_version_7_and_differ() -> None:
     assert {(i.version, i.variant) for i in ids} == {(7, RFC_4122)}
 
 
-def test_ids_grow_with_the_clock_and_need_none(monkeypatch: MonkeyPatch) -> None:
+def test_ids_grow_with_the_clock_and_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """A later millisecond makes a greater id; where the clock stands still or goes back, ids differ all the same."""
     ids = []
     for milliseconds in (1, 2, 2**48 - 1, 1, 1):
