@@ -1,6 +1,7 @@
 """What the text of a setting may be: each kind reads a text into a value, or says in a `ValueError` what is wrong with it."""
 
 import math
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -85,6 +86,13 @@ def _file(text: str) -> Path:
     path = _path(text)
     if path.exists() and not path.is_file():
         raise ValueError("is no file")
+    return path
+
+
+def _readable_file(text: str) -> Path:
+    path = _path(text)
+    if not path.is_file() or not os.access(path, os.R_OK):
+        raise ValueError("is no file that can be read")
     return path
 
 
@@ -173,6 +181,7 @@ CLICKHOUSE_DSN: Final = Kind(
 DSN: Final = Kind("a PostgreSQL URL (postgresql://…) or key=value connection string", _dsn)
 FOLDER: Final = Kind("the path of a folder, which is made if it isn't there", _folder)
 FILE: Final = Kind("the path of a file, which may not be there yet", _file)
+READABLE_FILE: Final = Kind("the path of a file that can be read", _readable_file)
 HOST: Final = Kind("a host name or address, without a port", _host)
 URL: Final = Kind("an address such as http://127.0.0.1:8731", _url)
 BOOTSTRAP: Final = Kind("a broker's host:port, or several separated by commas", _bootstrap)

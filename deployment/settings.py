@@ -29,6 +29,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     postgres_dsn: str | None
     data_dir: Path | None
     kafka_bootstrap: str | None
+    broker_security_protocol: str
+    broker_ca_file: Path | None
+    broker_sasl_mechanism: str | None
+    broker_sasl_user: str | None
+    broker_sasl_password_file: Path | None
     clickhouse_dsn: str | None
     cache_dir: Path | None
     cas_dir: Path | None
@@ -123,6 +128,13 @@ def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
     return {name: text for name, text in (os.environ if environ is None else environ).items() if name != "FINAZ_TOKEN"}
 
 
+def without_broker(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment for who is given a broker of ours, without the address of another and how that one is spoken to."""
+    return {
+        k: text for k, text in environ.items() if k != "FINAZ_KAFKA_BOOTSTRAP" and not k.startswith("FINAZ_BROKER_")
+    }
+
+
 def described_settings(environ: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """Every variable with its value here, for people and machines; secrets are masked. Raises `SettingsError`.
 
@@ -181,6 +193,24 @@ def _refuse_contradictions(settings: Settings) -> None:
             given, lacking = lacking, given
         without = f"set without {_variable(lacking).name}"
         raise SettingsError(without, at=_variable(given).name, expected="a key with its secret, or neither")
+    _refuse_broker_contradictions(settings)
+
+
+def _refuse_broker_contradictions(settings: Settings) -> None:
+    """What a protocol asks for is given, and nothing that it has no use for: somebody would believe in a protection that isn't."""
+    protocol, variable = settings.broker_security_protocol, _variable("broker_security_protocol")
+    sasl = ("broker_sasl_mechanism", "broker_sasl_user", "broker_sasl_password_file")
+    needed = (*(("kafka_bootstrap",) if protocol != "PLAINTEXT" else ()), *(sasl if "SASL" in protocol else ()))
+    for field in needed:
+        if getattr(settings, field) is None:
+            without = f"{protocol} is set without {_variable(field).name}"
+            raise SettingsError(without, at=variable.name, expected=f"{_variable(field).name} beside it, or PLAINTEXT")
+    useless = (*(("broker_ca_file",) if "SSL" not in protocol else ()), *(sasl if "SASL" not in protocol else ()))
+    for field in useless:
+        if getattr(settings, field) is not None:
+            beside = f"set, with {variable.name}={protocol}, which has no use for it"
+            expected = "SSL or SASL_SSL there" if field == "broker_ca_file" else "SASL_PLAINTEXT or SASL_SSL there"
+            raise SettingsError(beside, at=_variable(field).name, expected=expected)
 
 
 def _variable(field: str) -> Variable:

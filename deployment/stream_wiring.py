@@ -13,6 +13,7 @@ from uuid import uuid4
 import structlog
 
 from deployment import wiring
+from deployment.broker_wiring import configured_broker
 from deployment.settings import Settings
 from deployment.storage import blob_store, disk_free
 from projections.inline import INLINE
@@ -40,15 +41,10 @@ _LEVELS: Final = {
 }
 
 
-def broker_of(settings: Settings, group: str = "finaz") -> KafkaBroker:
-    """The broker of the settings; connects to nothing yet. Raises `SettingsError` without one."""
-    return KafkaBroker(settings.required_kafka_bootstrap(), group=group)
-
-
 @contextmanager
 def stream_worker(settings: Settings, how: StreamSettings, group: str = "finaz") -> Iterator[StreamWorker]:
     """A stream worker for one run, under a new owner id."""
-    broker = broker_of(settings, group)
+    broker = configured_broker(settings, group=group)
     log = Log(settings.required_postgres_dsn(), INLINE)
     try:
         yield made_worker(settings, how, log, broker)
@@ -67,7 +63,7 @@ def made_worker(settings: Settings, how: StreamSettings, log: Log, broker: Broke
 @asynccontextmanager
 async def opened_parts(settings: Settings) -> AsyncIterator[tuple[Log, KafkaBroker]]:
     """Log and broker for several workers of one process."""
-    broker = broker_of(settings)
+    broker = configured_broker(settings)
     try:
         async with wiring.opened_log(settings) as log:
             yield log, broker

@@ -23,6 +23,7 @@ from typing import Final, Protocol
 from deployment.brokers.embedded import embedded_broker
 from deployment.embedded import EmbeddedPostgres
 from deployment.migrate import migrate
+from deployment.settings import without_broker
 from deployment.supervision import (
     STOP_SECONDS_MAX,
     Component,
@@ -125,7 +126,7 @@ async def machine(plan: Plan, tell: Tell, stop: asyncio.Event | None = None) -> 
         listener = stack.enter_context(listening_socket(plan.host, plan.port))
         host, port = listener.getsockname()[:2]
         environment = {
-            **plan.environment,
+            **(plan.environment if plan.kafka_bootstrap else without_broker(plan.environment)),
             "FINAZ_POSTGRES_DSN": dsn,
             "FINAZ_DATA_DIR": str(folder),
             "FINAZ_TOKENS_FILE": str(tokens_file),

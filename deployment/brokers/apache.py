@@ -13,6 +13,7 @@ from typing import Final
 
 from deployment.brokers.jars import KAFKA_JARS
 from deployment.brokers.process import HOST, BrokerProcess, EmbeddedBrokerError, Ports, Recipe
+from services.adapters.kafka_security import PLAINTEXT, BrokerSecurity
 
 HEAP_MEBIBYTES_MAX: Final = 256
 
@@ -54,10 +55,12 @@ def apache_kafka(
     folder: Path | str | None = None,
     *,
     settings: Mapping[str, str] | None = None,
+    security: BrokerSecurity = PLAINTEXT,
     users: Path | None = None,
     quiet: bool = True,
 ) -> BrokerProcess:
-    """An Apache Kafka, not started yet; without a folder, temporary. `settings` go into its `server.properties`.
+    """An Apache Kafka, not started yet; without a folder, temporary. `settings` go into its `server.properties`, and must make its
+    listener `BROKER` such that clients get in by `security`.
 
     Copies its jars first if they aren't in the cache folder, telling progress unless `quiet`. Raises `EmbeddedBrokerError`.
     """
@@ -71,6 +74,7 @@ def apache_kafka(
         ports=2,
         prepare=lambda folder, ports: _prepared(jars, folder, ports, chosen),
         command=lambda folder, _: _java(jars, folder, "kafka.Kafka", str(folder / "server.properties")),
+        security=security,
     )
     return BrokerProcess(recipe, folder, users=users)
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 from deployment.guarded import REPLY_SECONDS_MARGIN, GuardedServer
 from domain.errors import FinazError, InfrastructureError
 from services.adapters.kafka import KafkaBroker
+from services.adapters.kafka_security import PLAINTEXT, BrokerSecurity
 
 HOST: Final = "127.0.0.1"
 
@@ -55,6 +56,8 @@ class Recipe:
     """Makes what the broker needs in the folder and says which commands to run, each to its end, before it starts."""
     command: Callable[[Path, Ports], Sequence[str]]
     environment: Mapping[str, str] = field(default_factory=dict)
+    security: BrokerSecurity = PLAINTEXT
+    """How clients speak to it, this process among them, which asks whether it is ready."""
 
 
 class BrokerProcess(GuardedServer):
@@ -137,7 +140,7 @@ class BrokerProcess(GuardedServer):
     def _wait_until_ready(self, port: int) -> None:
         """It takes connections and answers a client, and it is still alive then: another process may have had the port."""
         deadline = time.monotonic() + START_SECONDS_MAX
-        client = KafkaBroker(f"{HOST}:{port}", request_seconds_max=READY_ANSWER_SECONDS_MAX)
+        client = KafkaBroker(f"{HOST}:{port}", self.recipe.security, request_seconds_max=READY_ANSWER_SECONDS_MAX)
         try:
             while not (_takes_connections(port) and _answers(client)):
                 self._check_alive()

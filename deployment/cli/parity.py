@@ -124,9 +124,9 @@ def _broker(bootstrap: str | None, modes: tuple[str, ...]) -> "Iterator[Broker |
     if known is None or (modes and "STREAM" not in modes):
         yield None
         return
-    from services.adapters.kafka import KafkaBroker
+    from deployment.broker_wiring import configured_broker
 
-    broker = KafkaBroker(known)
+    broker = configured_broker(settings, known)
     try:
         yield broker
     finally:

@@ -121,10 +121,10 @@ def _published(
     pace: str,
 ) -> Any:
     """What the publication came to, or None where there was none."""
+    from deployment.broker_wiring import configured_broker
     from deployment.replaying import published_with_progress
     from deployment.settings import load_settings
     from domain.stream.publication import DEFAULT_TOPIC, load_base, load_ids, parse_pace
-    from services.adapters.kafka import KafkaBroker
     from services.replay_publishing import ReplayRequest
     from services.requests import check_topic
 
@@ -139,7 +139,7 @@ def _published(
     settings = load_settings()
     if dry_run or (topic is None and bootstrap is None and settings.kafka_bootstrap is None):
         return None
-    broker = KafkaBroker(bootstrap or settings.required_kafka_bootstrap())
+    broker = configured_broker(settings, bootstrap)
     try:
         return published_with_progress(broker, log, request, quiet=wants_json())
     finally:

@@ -28,7 +28,7 @@ from deployment.embedded import EmbeddedPostgres
 from deployment.fixture_files import fixture_path
 from deployment.fixture_run import AS_OF, GOLDEN, PRINCIPAL, store_fixture_snapshot
 from deployment.migrate import migrate
-from deployment.settings import child_environment
+from deployment.settings import child_environment, without_broker
 from domain.canonical import parse
 from domain.errors import FinazError
 from domain.instants import parse_instant, to_micros
@@ -71,7 +71,7 @@ def drill(make_broker: Callable[[], BrokerProcess], say: Say, *, planted: bool =
         migrate(database.dsn())
         process = stack.enter_context(make_broker())
         say(f"the broker is {process.name}")
-        environment = child_environment() | {
+        environment = without_broker(child_environment()) | {
             "FINAZ_CAS_DIR": str(folder / "cas"),
             "FINAZ_KAFKA_BOOTSTRAP": process.bootstrap,
             "FINAZ_LEASE_TTL_SEC": str(LEASE_TTL_SECONDS),

@@ -7,6 +7,7 @@ errors nor its log lines (they go to the logger `finaz.kafka`). A crash leaves n
 from typing import Any, Final
 
 from services.adapters.kafka_publisher import DELIVERY_SECONDS_MAX, KafkaPublisher
+from services.adapters.kafka_security import PLAINTEXT, BrokerSecurity
 from services.adapters.kafka_source import PARTITIONS_LOOK_SECONDS, PATIENCE_SECONDS, KafkaSource
 from services.adapters.kafka_topics import KafkaTopics
 
@@ -21,11 +22,15 @@ GROUP: Final = "finaz"
 
 
 class KafkaBroker:
-    """The broker at `bootstrap` (`host:port`, several separated by commas). Making one connects to nothing yet."""
+    """The broker at `bootstrap` (`host:port`, several separated by commas). Making one connects to nothing yet.
+
+    `security` holds for every client that is made here. Raises `BrokerRefusedError` where it cannot be met (a password's file).
+    """
 
     def __init__(
         self,
         bootstrap: str,
+        security: BrokerSecurity = PLAINTEXT,
         *,
         group: str = GROUP,
         request_seconds_max: float = REQUEST_SECONDS_MAX,
@@ -34,11 +39,12 @@ class KafkaBroker:
         delivery_seconds_max: float = DELIVERY_SECONDS_MAX,
     ) -> None:
         self.bootstrap = bootstrap
+        self._security = security
         self._group = group
         self._look = partitions_look_seconds
         self._patience = patience_seconds
         self._delivery = delivery_seconds_max
-        self._topics = KafkaTopics(bootstrap, self._settings(), request_seconds_max)
+        self._topics = KafkaTopics(bootstrap, self._settings, request_seconds_max)
 
     def topics(self) -> KafkaTopics:
         """The broker's topics."""
@@ -64,6 +70,7 @@ class KafkaBroker:
 
     def _settings(self) -> dict[str, Any]:
         return {
+            **self._security.client_settings(),
             "bootstrap.servers": self.bootstrap,
             "client.id": "finaz",
             "reconnect.backoff.ms": 200,

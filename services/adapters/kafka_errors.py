@@ -57,6 +57,7 @@ _MISSING: Final = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, 
 _BLOCKED: Final = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._NO_OFFSET}
 _REFUSED: Final = {
     KafkaError._AUTHENTICATION,
+    KafkaError._SSL,
     KafkaError._INVALID_ARG,
     KafkaError._UNSUPPORTED_FEATURE,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -93,6 +94,11 @@ def typed(error: KafkaError, at: str) -> FinazError:
     if code in _REFUSED:
         return BrokerRefusedError(text, at=at)
     return BrokerUnavailableError(text, at=at)
+
+
+def is_refusal(error: KafkaError) -> bool:
+    """Whether asking again changes nothing."""
+    return error.code() in _REFUSED
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from domain.stream.errors import (
     PartitionsChangedError,
     TopicMissingError,
 )
-from services.adapters.kafka_errors import LOG, typed
+from services.adapters.kafka_errors import LOG, typed, typed_errors
 from services.broker import RECORD_BYTES_MAX
 
 QUEUE_RECORDS_MAX: Final = 100_000
@@ -61,20 +61,21 @@ class KafkaPublisher:
         self._failures: list[FinazError] = []
         self._failed = 0
         self._sent = 0
-        self._producer = Producer(
-            {
-                **settings,
-                "enable.idempotence": True,
-                "acks": "all",
-                "linger.ms": 5,
-                "message.max.bytes": RECORD_BYTES_MAX + _FRAME_BYTES_MAX,
-                "queue.buffering.max.messages": queue_records_max,
-                "queue.buffering.max.kbytes": QUEUE_KIBIBYTES_MAX,
-                "delivery.timeout.ms": int(delivery_seconds_max * 1000),
-                "delivery.report.only.error": True,
-            },
-            logger=LOG,
-        )
+        with typed_errors(settings["bootstrap.servers"]):
+            self._producer = Producer(
+                {
+                    **settings,
+                    "enable.idempotence": True,
+                    "acks": "all",
+                    "linger.ms": 5,
+                    "message.max.bytes": RECORD_BYTES_MAX + _FRAME_BYTES_MAX,
+                    "queue.buffering.max.messages": queue_records_max,
+                    "queue.buffering.max.kbytes": QUEUE_KIBIBYTES_MAX,
+                    "delivery.timeout.ms": int(delivery_seconds_max * 1000),
+                    "delivery.report.only.error": True,
+                },
+                logger=LOG,
+            )
 
     def send(self, topic: str, partition: int, key: bytes, value: bytes | None, headers: Mapping[str, bytes]) -> None:
         """Queue a record. The first to a topic asks whether the topic exists, since a broker might create it otherwise."""

@@ -23,11 +23,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, b
 )
 
 from domain.stream.errors import BrokerRefusedError, BrokerUnavailableError, TopicMissingError
-from services.adapters.kafka_errors import LOG, typed_errors
+from services.adapters.kafka_errors import LOG, is_refusal, typed, typed_errors
 from services.broker import Marks, TopicDescription
 
 LOOK_SECONDS: Final = 0.05
 """Between two looks at the list of topics while waiting for a change to be there."""
+
+REFUSAL_SECONDS: Final = 0.5
+"""How long a request waits before it asks whether the broker refuses us; the client itself would go on trying for all of its time."""
 
 REPLICAS_OF_BROKER: Final = -1
 """As many copies as the broker's own default says."""
@@ -49,9 +52,10 @@ _PASSING: Final = {
 class KafkaTopics:
     """`Topics` of the broker at `bootstrap`. May be used from any thread. Each request ends within `timeout_seconds`."""
 
-    def __init__(self, bootstrap: str, settings: Mapping[str, Any], timeout_seconds: float) -> None:
+    def __init__(self, bootstrap: str, settings: Callable[[], Mapping[str, Any]], timeout_seconds: float) -> None:
         self._bootstrap = bootstrap
-        self._settings = dict(settings)
+        self._settings = settings
+        self._refusal: KafkaError | None = None
         self._timeout = timeout_seconds
         self._lock = threading.Lock()
         self._client: AdminClient | None = None
@@ -91,9 +95,29 @@ class KafkaTopics:
         self._wait(name, lambda: self._led(name) == total)
 
     def reach(self, timeout_seconds: float | None = None) -> ClusterMetadata:
-        """Return, with the list of topics, if the broker answers in time. Raises `BrokerUnavailableError`."""
-        with typed_errors(self._bootstrap):
-            return self._admin().list_topics(timeout=timeout_seconds or self._timeout)
+        """Return, with the list of topics, if the broker answers in time.
+
+        Raises `BrokerUnavailableError`, and `BrokerRefusedError` if it was reached and took us, or we it, for somebody else.
+        """
+        limit = timeout_seconds or self._timeout
+        self._refusal = None
+        try:
+            return self._list(min(limit, REFUSAL_SECONDS))
+        except BrokerUnavailableError:
+            if limit <= REFUSAL_SECONDS:
+                raise
+        return self._list(limit - REFUSAL_SECONDS)
+
+    def _list(self, seconds_max: float) -> ClusterMetadata:
+        client = self._admin()
+        try:
+            with typed_errors(self._bootstrap):
+                return client.list_topics(timeout=seconds_max)
+        except BrokerUnavailableError:
+            client.poll(0)  # hears why
+            if self._refusal is not None:
+                raise typed(self._refusal, self._bootstrap) from None
+            raise
 
     def partitions_of(self, name: str, timeout_seconds: float | None = None) -> int | None:
         """How many partitions the topic has, led or not; None if it does not exist. Raises `BrokerUnavailableError`."""
@@ -168,10 +192,16 @@ class KafkaTopics:
         with self._lock:
             if self._client is None:
                 with typed_errors(self._bootstrap):
-                    self._client = AdminClient(self._settings, logger=LOG)
+                    settings: dict[str, Any] = {**self._settings(), "error_cb": self._heard}
+                    self._client = AdminClient(settings, logger=LOG)
             client = self._client
         client.poll(0)  # hands its log lines to the logger
         return client
+
+    def _heard(self, error: KafkaError) -> None:
+        """The client's word on its connections: to who asks, a broker that refuses them looks as if it were not there."""
+        if is_refusal(error):
+            self._refusal = error
 
     def _done(self, name: str, ask: Callable[[AdminClient], Any]) -> Any:
         """The outcome of a request; the client stays referenced until it is known."""

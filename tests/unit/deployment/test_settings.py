@@ -19,6 +19,7 @@ from deployment.settings import (
     load_client_settings,
     load_settings,
     settings_page,
+    without_broker,
 )
 from domain.errors import SettingsError
 
@@ -62,6 +63,16 @@ def test_what_is_given_holds(tmp_path: Path) -> None:
     assert load_settings({"FINAZ_POSTGRES_DSN": "host=/run/pg user=finaz"}).required_postgres_dsn()
 
 
+BROKER = {"FINAZ_KAFKA_BOOTSTRAP": "here:9092"}
+GUARDED_BROKER = {
+    **BROKER,
+    "FINAZ_BROKER_SECURITY_PROTOCOL": "SASL_SSL",
+    "FINAZ_BROKER_CA_FILE": __file__,
+    "FINAZ_BROKER_SASL_MECHANISM": "SCRAM-SHA-512",
+    "FINAZ_BROKER_SASL_USER": "ana",
+    "FINAZ_BROKER_SASL_PASSWORD_FILE": __file__,
+}
+
 WRONG = [
     ("FINAZ_POSTGRES_DSN", "postgresql:///finaz?no_such_option=1", "PostgreSQL URL"),
     ("FINAZ_POSTGRES_DSN", "just words", "PostgreSQL URL"),
@@ -74,6 +85,12 @@ WRONG = [
     ("FINAZ_KAFKA_BOOTSTRAP", "here:99999", "host:port"),
     ("FINAZ_KAFKA_BOOTSTRAP", "here:9092,", "host:port"),
     ("FINAZ_KAFKA_BOOTSTRAP", "kafka://here:9092", "host:port"),
+    ("FINAZ_BROKER_SECURITY_PROTOCOL", "TLS", "SASL_SSL"),
+    ("FINAZ_BROKER_CA_FILE", "/nowhere/ca.pem", "can be read"),
+    ("FINAZ_BROKER_CA_FILE", str(Path(__file__).parent), "can be read"),
+    ("FINAZ_BROKER_SASL_MECHANISM", "plain", "SCRAM-SHA-512"),
+    ("FINAZ_BROKER_SASL_USER", "", "a name"),
+    ("FINAZ_BROKER_SASL_PASSWORD_FILE", "/nowhere/password", "can be read"),
     ("FINAZ_CLICKHOUSE_DSN", "", "chdb:///FOLDER"),
     ("FINAZ_CLICKHOUSE_DSN", "chdb://folder", "chdb:///FOLDER"),
     ("FINAZ_CLICKHOUSE_DSN", "chdb:///", "chdb:///FOLDER"),
@@ -191,6 +208,17 @@ def test_what_is_needed_and_missing_is_named() -> None:
         ({"FINAZ_SEAL_BUCKET": "s3://here/seals", "FINAZ_SEAL_DIR": "/there"}, "FINAZ_SEAL_BUCKET"),
         ({"FINAZ_S3_ACCESS_KEY": "me"}, "FINAZ_S3_ACCESS_KEY"),
         ({"FINAZ_S3_SECRET_KEY": "secret"}, "FINAZ_S3_SECRET_KEY"),
+        ({"FINAZ_BROKER_SECURITY_PROTOCOL": "SSL"}, "FINAZ_BROKER_SECURITY_PROTOCOL"),
+        ({**BROKER, "FINAZ_BROKER_CA_FILE": __file__}, "FINAZ_BROKER_CA_FILE"),
+        ({**BROKER, "FINAZ_BROKER_SASL_USER": "ana"}, "FINAZ_BROKER_SASL_USER"),
+        *(
+            (
+                {name: text for name, text in GUARDED_BROKER.items() if name != left_out},
+                "FINAZ_BROKER_SECURITY_PROTOCOL",
+            )
+            for left_out in GUARDED_BROKER
+            if left_out not in ("FINAZ_BROKER_SECURITY_PROTOCOL", "FINAZ_BROKER_CA_FILE")
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(given: dict[str, str], at: str) -> None:
@@ -198,7 +226,7 @@ def test_settings_that_contradict_each_other_are_refused(given: dict[str, str], 
     with pytest.raises(SettingsError) as refusal:
         load_settings(given)
     assert refusal.value.at == at
-    assert any(name in str(refusal.value) for name in ("FINAZ_CAS_DIR", "FINAZ_SEAL_DIR", "FINAZ_S3_"))
+    assert any(name in str(refusal.value) for name in ("FINAZ_CAS_DIR", "FINAZ_SEAL_DIR", "FINAZ_S3_", "FINAZ_BROKER_"))
 
 
 def test_secrets_are_never_shown() -> None:
@@ -226,6 +254,12 @@ def test_any_text_is_read_or_refused(variable: Any, text: str) -> None:
     except SettingsError as error:
         assert error.at == variable.name
         assert error.expected
+
+
+def test_who_is_given_a_broker_of_ours_knows_of_no_other() -> None:
+    """Neither its address nor how it is spoken to, which would keep it from ours."""
+    assert load_settings(GUARDED_BROKER).broker_sasl_user == "ana"
+    assert without_broker({"PATH": "/bin", **GUARDED_BROKER}) == {"PATH": "/bin"}
 
 
 def test_children_get_the_environment_but_not_the_token() -> None:
