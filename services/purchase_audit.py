@@ -38,10 +38,11 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PurchaseAudit(msgspec.Struct, frozen=True, kw_only=True):
-    """The report: how many purchases were looked at, up to which position, and what does not agree."""
+    """The report: how many purchases were looked at, up to which position, whether the gateway was asked, what does not agree."""
 
     purchases: int
     position: int
+    gateway_asked: bool
     differences: tuple[Difference, ...]
 
 
@@ -62,7 +63,12 @@ def audit(log: EventLog, gateway: Gateway | None) -> PurchaseAudit:
         for name, seat in seats.items()
         if seat.purchase_id and seat.purchase_id not in known
     ]
-    return PurchaseAudit(purchases=len(purchases), position=mark, differences=tuple(found[:DIFFERENCES_MAX]))
+    return PurchaseAudit(
+        purchases=len(purchases),
+        position=mark,
+        gateway_asked=gateway is not None,
+        differences=tuple(found[:DIFFERENCES_MAX]),
+    )
 
 
 def _streams(log: EventLog, mark: int) -> dict[str, list[Event]]:
@@ -128,7 +134,7 @@ def _of_gateway(saga: Saga, account: Account, gateway: Gateway) -> Iterator[str]
     answer = gateway.find_charge(saga.intent_id)
     refund = gateway.find_refund(refund_key_of(saga.intent_id)) if answer.outcome is not Outcome.UNKNOWN else answer
     if refund.outcome is Outcome.UNKNOWN:
-        yield "the gateway does not answer about it"
+        yield f"the gateway does not answer about it: {refund.detail or 'it gives no reason'}"
         return
     charged = answer.outcome in (Outcome.SUCCEEDED, Outcome.OTHER_AMOUNT)
     if charged != account.charged:

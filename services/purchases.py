@@ -283,7 +283,8 @@ def _entry(recorded: Recorded) -> TimelineEntry:
     event = recorded.event
     match event:
         case EvidenceRecorded():
-            detail = f"{event.operation.value} {event.outcome.value} ({event.source.value})"
+            why = f": {event.detail}" if event.detail else ""
+            detail = f"{event.operation.value} {event.outcome.value} ({event.source.value}){why}"
         case PurchaseAlertRaised():
             detail = event.alert.value
         case PurchaseSettled():

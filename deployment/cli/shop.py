@@ -171,10 +171,10 @@ def audit() -> int:
 
     report = audit_purchases(load_settings())
     found = [{"purchase_id": one.purchase_id, "what": one.what} for one in report.differences]
-    document = {"purchases": report.purchases, "position": report.position, "differences": found}
-    columns = ("purchase_id", "what")
-    agreed = [("purchases", report.purchases), ("position", report.position), ("differences", len(found))]
-    answer(document, lambda: _rows(columns, found) if found else facts(agreed))
+    agreed = {"purchases": report.purchases, "position": report.position, "gateway_asked": report.gateway_asked}
+    answer({**agreed, "differences": found}, lambda: _show_audit(agreed, found))
+    if not report.gateway_asked:
+        note("the gateway was not asked: FINAZ_GATEWAY_URL is not set here")
     return EXIT_FAILED if found else 0
 
 
@@ -221,15 +221,29 @@ def _seats(text: str) -> list[dict[str, Any]]:
     for part in text.split(","):
         seat, _, price = part.partition(":")
         if not (price.isascii() and price.isdigit()):
-            raise click.BadParameter(f"{part!r} is not SEAT:PRICE", param_hint="--seats")
+            raise click.BadParameter(
+                f"{part!r} is not SEAT:PRICE; the price is in whole minor units, as in A1:4500", param_hint="--seats"
+            )
         made.append({"seat": seat, "price_minor": int(price)})
     return made
 
 
-def _print(found: dict[str, Any]) -> None:
+def _show_audit(agreed: dict[str, Any], found: list[dict[str, Any]]) -> None:
+    facts((name.replace("_", " "), _plain(value)) for name, value in {**agreed, "differences": len(found)}.items())
+    if found:
+        _rows(("purchase_id", "what"), found)
+
+
+def _next(found: dict[str, Any]) -> str:
     due = found["next_action"]
+    if due is not None:
+        return f"{due['action']} at {due['due_at']}"
+    return "an operator settles it: finaz purchase settle --help" if found["alerts"] else "-"
+
+
+def _print(found: dict[str, Any]) -> None:
     shown = {name: _plain(value) for name, value in found.items() if name not in ("timeline", "next_action")}
-    facts([*shown.items(), ("next", "-" if due is None else f"{due['action']} at {due['due_at']}")])
+    facts([*shown.items(), ("next", _next(found))])
     table(("at", "what", "detail"), [(e["at"], e["what"], e["detail"]) for e in found["timeline"]])
 
 
@@ -244,6 +258,8 @@ def _rows(columns: tuple[str, ...], found: list[dict[str, Any]]) -> None:
 
 def _plain(value: Any) -> Any:
     """A value as a person reads it: names beside each other, balances with their accounts."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "-"
     if isinstance(value, dict):
