@@ -30,7 +30,7 @@ LOOK_SECONDS: Final = 0.05
 """Between two looks at the list of topics while waiting for a change to be there."""
 
 REFUSAL_SECONDS: Final = 0.5
-"""How long a request waits before it asks whether the broker refuses us; the client itself would go on trying for all of its time."""
+"""How long a request waits before it looks whether the broker refuses us; the client itself would try on for all of its time."""
 
 REPLICAS_OF_BROKER: Final = -1
 """As many copies as the broker's own default says."""
