@@ -127,11 +127,13 @@ def python_of(contender: Contender, report: Callable[[str], None]) -> Path:
 
 
 @contextmanager
-def fresh_database(server: EmbeddedPostgres) -> Iterator[str]:
-    """A new database on the server, dropped afterwards; gives its DSN."""
+def fresh_database(server: EmbeddedPostgres, template: str = "template1") -> Iterator[str]:
+    """A new database on the server, dropped afterwards; gives its DSN. A `template` that is copied must have no connections."""
     name = f"trial_{time.monotonic_ns()}"
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        connection.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+        )
         try:
             yield server.dsn(name)
         finally:

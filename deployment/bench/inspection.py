@@ -1,15 +1,22 @@
-"""What looking at the log costs, as the log grows: each kind of look, at ten thousand, a hundred thousand, a million events."""
+"""What looking at the log costs, as the log grows: each kind of look, at ten thousand, a hundred thousand, a million events.
+
+Three logs, one of each length, are looked at in turns: what else the machine does then slows all of them. Beside the times stand
+the blocks that the database touches in one look of each kind, which depend on nothing else.
+"""
 
 import random
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
+from psycopg.conninfo import conninfo_to_dict
+
 from deployment.bench.contenders import fresh_database
-from deployment.bench.figures import aim, answer, figure, median, percentile
+from deployment.bench.figures import aim, answer, figure, median, percentile, ratio
 from deployment.bench.growth import lengthen
 from deployment.bench.past import append_past
 from deployment.bench.registry import Report
@@ -73,42 +80,74 @@ def _id(known: _Known) -> UUID:
 
 
 def run(repeats: int, scale: float, report: Report) -> dict[str, Any]:
-    """Looks at one log that is lengthened between them; see `registry.py`."""
-    seconds: dict[int, dict[str, list[list[float]]]] = {}
-    with EmbeddedPostgres() as server, fresh_database(server) as dsn, tempfile.TemporaryDirectory() as folder:
-        migrate(dsn)
-        append_past(dsn, 20, DirectoryBlobStore(Path(folder)))
+    """Looks at three logs of one past, of different lengths, in turns; see `registry.py`."""
+    with EmbeddedPostgres() as server, fresh_database(server) as short, ExitStack() as stack:
+        migrate(short)
+        with tempfile.TemporaryDirectory() as folder:
+            append_past(short, 20, DirectoryBlobStore(Path(folder)))
+        looked_at: dict[int, _Looked] = {}
         for size in EVENTS:
+            dsn = stack.enter_context(fresh_database(server, str(conninfo_to_dict(short)["dbname"])))
             events = lengthen(dsn, max(EVENTS_MIN, round(size * scale)))
             report(f"inspection: {events:,} events in the log")
-            seconds[events] = _measured(dsn, repeats)
-    return _answer(seconds)
+            looked_at[events] = _Looked(dsn, stack)
+        seconds: dict[int, dict[str, list[list[float]]]] = {
+            events: {name: [[] for _ in range(repeats)] for name in LOOKED} for events in looked_at
+        }
+        for name, look in LOOKED.items():
+            for repeat in range(repeats):
+                for _ in range(LOOKS):
+                    for events, looked in looked_at.items():
+                        seconds[events][name][repeat].append(looked.timed(look))
+            report(f"inspection: {name}")
+        blocks = {
+            events: {name: looked.blocks(look) for name, look in LOOKED.items()} for events, looked in looked_at.items()
+        }
+    return _answer(seconds, blocks)
 
 
-def _measured(dsn: str, repeats: int) -> dict[str, list[list[float]]]:
-    """Seconds of each look, by kind and repeat."""
-    pool = Pool(dsn, 2)
-    try:
-        inspection = Inspection(pool)
-        known = _Known(inspection, random.Random(1))
+class _Looked:
+    """One log, looked at."""
+
+    def __init__(self, dsn: str, stack: ExitStack) -> None:
+        pool = Pool(dsn, 2)
+        stack.callback(pool.close)
+        self._inspection = Inspection(pool)
+        self._known = _Known(self._inspection, random.Random(1))
+        self._counted = _Counted(pool)
         for look in LOOKED.values():
             for _ in range(10):  # statements are prepared after a few
-                look(inspection, known)
-        return {name: [_timed(inspection, known, look) for _ in range(repeats)] for name, look in LOOKED.items()}
-    finally:
-        pool.close()
+                look(self._inspection, self._known)
 
-
-def _timed(inspection: Inspection, known: _Known, look: Look) -> list[float]:
-    taken = []
-    for _ in range(LOOKS):
+    def timed(self, look: Look) -> float:
+        """Seconds of one look."""
         began = time.perf_counter()
-        look(inspection, known)
-        taken.append(time.perf_counter() - began)
-    return taken
+        look(self._inspection, self._known)
+        return time.perf_counter() - began
+
+    def blocks(self, look: Look) -> int:
+        """Blocks of 8 KiB that the database touches in one look, wherever they were."""
+        self._counted.blocks = 0
+        look(Inspection(self._counted), self._known)
+        return self._counted.blocks
 
 
-def _answer(seconds: Mapping[int, Mapping[str, list[list[float]]]]) -> dict[str, Any]:
+class _Counted:
+    """Reads as the pool does, and counts the blocks that each statement touches."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.blocks = 0
+
+    def rows(self, statement: str, arguments: Any = ()) -> list[Any]:
+        ((plans,),) = self._pool.rows("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + statement, arguments)
+        self.blocks += sum(plans[0]["Plan"][f"Shared {how} Blocks"] for how in ("Hit", "Read"))
+        return self._pool.rows(statement, arguments)
+
+
+def _answer(
+    seconds: Mapping[int, Mapping[str, list[list[float]]]], blocks: Mapping[int, Mapping[str, int]]
+) -> dict[str, Any]:
     shortest, longest = min(seconds), max(seconds)
     figures = []
     for events, kinds in seconds.items():
@@ -125,8 +164,7 @@ def _answer(seconds: Mapping[int, Mapping[str, list[list[float]]]]) -> dict[str,
         for n in range(_repeats(seconds[longest]))
     ]
     growth = {
-        name: median([median(repeat) for repeat in seconds[longest][name]])
-        / median([median(repeat) for repeat in seconds[shortest][name]])
+        name: ratio([median(repeat) for repeat in seconds[longest][name]], [median(r) for r in seconds[shortest][name]])
         for name in LOOKED
     }
     return answer(
@@ -142,6 +180,7 @@ def _answer(seconds: Mapping[int, Mapping[str, list[list[float]]]]) -> dict[str,
         [
             "The longer logs are copies of real runs, put in directly: their hashes are of no use, and looks do not need them."
         ],
+        blocks={f"{events:,} events": dict(kinds) for events, kinds in blocks.items()},
     )
 
 

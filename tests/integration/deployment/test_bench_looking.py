@@ -22,4 +22,6 @@ def test_every_kind_of_look_is_measured_at_three_lengths(monkeypatch: pytest.Mon
     answer = inspection.run(1, 1.0, said.append)
     assert len(answer["figures"]) == 3 * (len(inspection.LOOKED) + 1)
     assert len(answer["aims"]) == 1 + len(inspection.LOOKED)
+    assert [set(kinds) for kinds in answer["blocks"].values()] == [set(inspection.LOOKED)] * 3
+    assert all(count > 0 for kinds in answer["blocks"].values() for count in kinds.values())
     assert said
