@@ -13,6 +13,7 @@ _HERE: Final = "deployment.cli.drill:"
 DRILLS: Final = {
     "kill-worker": Place(_HERE + "kill_worker", "Kill the worker of runs in flight; another takes over."),
     "two-owners": Place(_HERE + "two_owners", "Stop and kill the owners of a stream run; others take over."),
+    "purchases": Place(_HERE + "purchases", "Kill every process while buyers buy under a gateway that misbehaves."),
     "soak": Place(_HERE + "soak", "Kill every process in turn under continuous load."),
 }
 
@@ -90,6 +91,42 @@ def two_owners(broker: str, evidence: Path | None, plant: bool) -> int:
     report = drilling.report(gathered)
     answer(report, lambda: _show_checks(report))
     return 0 if report["ok"] else EXIT_FAILED
+
+
+@click.command(epilog="Example: finaz drill purchases --buyers 100 --kills 30 --seed 7 --json")
+@click.option("--buyers", type=click.IntRange(4, 1000), default=50, show_default=True, help="Buyers of one show.")
+@click.option(
+    "--kills", type=click.IntRange(0, 40), default=14, show_default=True, help="Kills; one of each, at least."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="For wishes, behaviours, kills and jumps.")
+@click.option(
+    "--evidence", type=click.Path(dir_okay=False, path_type=Path), help="Keep here what was gathered, as JSON."
+)
+@json_option
+def purchases(buyers: int, kills: int, seed: int, evidence: Path | None) -> int:
+    """Kill every process while buyers buy under a gateway that misbehaves.
+
+    A real sandbox gateway that declines, times out, charges late and tells twice; API, managers, projector, gateway and PostgreSQL
+    killed at random moments; jumps of business time; an outage that is left to operators. Then one story must be told by charges,
+    refunds, ledger, seats, notices, mails and status: named checks, each with what it found wrong.
+    """
+    from deployment.cli.documents import write_out
+    from deployment.drills import purchases as drilling
+    from deployment.drills.purchases_evidence import evidence_document
+    from domain.canonical import canonical
+
+    gathered = drilling.drill(buyers, kills, seed, _say)
+    if evidence is not None:
+        write_out(canonical(evidence_document(gathered)) + b"\n", str(evidence), binary=True)
+    report = drilling.report(gathered)
+    answer(report, lambda: _show_purchases(report))
+    return 0 if report["ok"] else EXIT_FAILED
+
+
+def _show_purchases(report: dict[str, Any]) -> None:
+    rows = [(c["id"], "yes" if c["pass"] else f"NO: {'; '.join(c['wrong'])}", c["what"]) for c in report["checks"]]
+    table(("check", "held", "what"), rows)
+    facts((name, value) for name, value in report.items() if name not in ("ok", "checks"))
 
 
 def _show_checks(report: dict[str, Any]) -> None:

@@ -31,3 +31,19 @@ SELECT count(*) FROM finaz.manager_commands AS c WHERE c.state = 'pending' AND c
 -- name: sessions
 -- How many sessions there are of an application.
 SELECT count(*) FROM pg_stat_activity AS a WHERE a.application_name = %(application)s
+
+-- name: due_commands
+-- Of purchases: what managers have to do now, each by its own clock.
+SELECT count(*) FROM finaz.manager_commands AS c
+WHERE c.state = 'pending' AND (
+    (c.manager = 'payment' AND c.due_at <= finaz.business_now())
+    OR (c.manager = 'purchase_mail' AND c.due_at <= clock_timestamp()))
+
+-- name: pending_commands
+-- Of purchases: what managers have still to do, now or later.
+SELECT c.manager, c.name, c.key, c.attempts, c.reason FROM finaz.manager_commands AS c
+WHERE c.state = 'pending' AND c.manager IN ('payment', 'purchase_mail')
+ORDER BY c.due_at
+
+-- name: undelivered_notices
+SELECT count(*) FROM finaz.outbox AS o WHERE o.kind = 'notice' AND o.state <> 'delivered'
