@@ -79,20 +79,9 @@ def link_of_columns(
     principal: str | None,
     state: str,
 ) -> bytes:
-    """`link` for who has the columns as the database writes them (ids as text, `recorded_at` as `micros`); three times as fast.
-
-    Nearly all texts are ASCII, whose length in bytes is theirs in characters: written on that assumption, and again if it fails.
-    """
-    correlation = ":" if correlation_id is None else f"{len(correlation_id)}:{correlation_id}"
-    who = ":" if principal is None else f"{len(principal)}:{principal}"
-    text = (
-        f"{position}|{version}|{micros}|{event_id}|{causation_id or ''}|{len(stream)}:{stream}|{len(topic)}:{topic}"
-        f"|{correlation}|{who}|{len(state)}:{state}"
-    )
-    if not text.isascii():
-        head = f"{position}|{version}|{micros}|{event_id}|{causation_id or ''}"
-        text = "|".join((head, *map(_measured, (stream, topic, correlation_id, principal, state))))
-    return sha256(previous + sha256(text.encode("utf-8")).digest()).digest()
+    """`link` for who has the columns as the database writes them (ids as text, `recorded_at` as `micros`); three times as fast."""
+    columns = (position, version, micros, event_id, causation_id, stream, topic, correlation_id, principal, state)
+    return links(previous, ((*columns, b""),))[0]
 
 
 def links(previous: bytes, rows: Iterable[Sequence[Any]]) -> list[bytes]:
@@ -100,9 +89,20 @@ def links(previous: bytes, rows: Iterable[Sequence[Any]]) -> list[bytes]:
 
     A row has the ten columns of `link_of_columns`, then its stored chain value, and whatever else. Where nothing was touched, the
     links are the stored values.
+
+    Nearly all texts are ASCII, whose length in bytes is theirs in characters: written on that assumption, and again if it fails.
     """
     found = []
     for row in rows:
-        found.append(link_of_columns(previous, *row[:10]))
-        previous = row[10]
+        position, version, micros, event_id, causation_id, stream, topic, correlation_id, principal, state, stored = (
+            row[:11]
+        )
+        head = f"{position}|{version}|{micros}|{event_id}|{causation_id or ''}"
+        correlation = ":" if correlation_id is None else f"{len(correlation_id)}:{correlation_id}"
+        who = ":" if principal is None else f"{len(principal)}:{principal}"
+        text = f"{head}|{len(stream)}:{stream}|{len(topic)}:{topic}|{correlation}|{who}|{len(state)}:{state}"
+        if not text.isascii():
+            text = "|".join((head, *map(_measured, (stream, topic, correlation_id, principal, state))))
+        found.append(sha256(previous + sha256(text.encode("utf-8")).digest()).digest())
+        previous = stored
     return found

@@ -93,7 +93,7 @@ def _run_problem(run: runs.Run, event: Event) -> str | None:
         case ResultPublished():
             if event.token != run.token:
                 return f"token {event.token} publishes while token {run.token} executes"
-            if any(result.output == event.result.output for result in run.results):
+            if run.results and any(result.output == event.result.output for result in run.results):
                 return f"the output {event.result.output!r} is published again"
         case RunSucceeded():
             if event.token != run.token:

@@ -41,9 +41,17 @@ RETURNING p.generation, p.position, p.state,
 
 -- name: read
 -- Events of some categories in a range of positions, in order, but for those that an operator has had this projection pass over.
+-- OFFSET 0 has the planner take the range alone, by its index: of how many events are of these categories it has no idea, and where
+-- it guesses few it reads and sorts the whole range for each batch.
 SELECT e.position, e.stream, e.version, e.event_id, e.recorded_at, e.topic, e.state, e.causation_id, e.correlation_id, e.principal
-FROM finaz.events AS e
-WHERE e.position > %(after)s AND e.position <= %(up_to)s AND split_part(e.stream, '/', 1) = ANY (%(categories)s::text[])
+FROM (
+    SELECT r.position, r.stream, r.version, r.event_id, r.recorded_at, r.topic, r.state, r.causation_id, r.correlation_id, r.principal
+    FROM finaz.events AS r
+    WHERE r.position > %(after)s AND r.position <= %(up_to)s
+    ORDER BY r.position
+    OFFSET 0
+) AS e
+WHERE split_part(e.stream, '/', 1) = ANY (%(categories)s::text[])
   AND e.position <> ALL (ARRAY(SELECT s.position FROM finaz.projection_skips AS s WHERE s.name = %(name)s))
 ORDER BY e.position
 LIMIT %(limit)s
