@@ -25,7 +25,7 @@ from services.read_models import ProjectionView
 from services.runs import PublishedResult, RunView
 from services.staging import StagingStatus, ValuesPage
 from services.stream_parity import Judgement
-from services.stream_records import CheckpointRow, RecordRow, RetryAnswer
+from services.stream_records import CheckpointRow, RecordRow, RetryAnswer, StreamStatus
 
 RUN_ID_PATTERN: Final = "^run_[0-9a-f]{64}$"
 SWEEP_ID_PATTERN: Final = "^sweep_[0-9a-f]{64}$"
@@ -224,6 +224,7 @@ _ANSWERS: Final = (
     RunList,
     RunView,
     StagingStatus,
+    StreamStatus,
     StateDifference,
     StreamPage,
     SweepAdmitted,

@@ -1,4 +1,4 @@
-"""What became of a STREAM run, over HTTP: its checkpoints, its records that were not simply taken, and asking to retry some.
+"""What becomes of a STREAM run, over HTTP: how it stands, its checkpoints, records not simply taken, and asking to retry some.
 
 Decode, call one service, encode. A crash leaves each done or not done.
 """
@@ -19,7 +19,14 @@ from api.runs import RUN_ID
 from api.schemas import CheckpointList, RecordList
 from domain.errors import BodyInvalidError
 from domain.stream.messages import Place
-from services.stream_records import PAGE_ROWS_MAX, RECORD_STATES, RETRY_ITEMS_MAX, RetryAnswer, StreamRecords
+from services.stream_records import (
+    PAGE_ROWS_MAX,
+    RECORD_STATES,
+    RETRY_ITEMS_MAX,
+    RetryAnswer,
+    StreamRecords,
+    StreamStatus,
+)
 
 PAGE_DEFAULT: Final = 50
 
@@ -34,6 +41,18 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger("finaz.api")
 def operations(parts: ApiParts) -> Iterator[Operation]:
     """The operations of stream runs' records."""
     handlers = _Handlers(parts)
+    yield Operation(
+        name="getStreamStatus",
+        method="GET",
+        path="/v1/runs/{run_id}/stream",
+        summary="How a STREAM run stands: how far it is, and what holds it up",
+        tag="streams",
+        scope=Scope.RUNS_READ,
+        parameters=(RUN_ID,),
+        answers=(document_answer("Offsets, quarantine, pressure.", StreamStatus),),
+        problems=(404,),
+        handler=handlers.status,
+    )
     yield Operation(
         name="listCheckpoints",
         method="GET",
@@ -98,6 +117,10 @@ class _Handlers:
     def __init__(self, parts: ApiParts) -> None:
         self._records: StreamRecords = parts.stream_records
         self._metrics = parts.metrics
+
+    async def status(self, call: Call) -> Answer:
+        run_id, principal = call.path_arguments["run_id"], call.principal
+        return json_answer(await self._records.status(run_id, principal.name, principal.operates))
 
     async def checkpoints(self, call: Call) -> Answer:
         given, principal = call.arguments, call.principal

@@ -164,6 +164,10 @@ class ApiClient:
         """Say that an alert was dealt with; the position of the event that says so."""
         return self._json("POST", f"/v1/alerts/{_part(kind)}/{_part(run_id)}/resolve", {"note": note})
 
+    def stream_status(self, run_id: str) -> dict[str, Any]:
+        """How a stream run stands."""
+        return self._json("GET", f"/v1/runs/{_part(run_id)}/stream")
+
     def checkpoints(self, run_id: str, limit: int | None = None) -> Iterator[dict[str, Any]]:
         """The checkpoints of a stream run, the newest first, at most `limit`."""
         return self._items(f"/v1/runs/{_part(run_id)}/checkpoints", {}, limit)

@@ -214,7 +214,7 @@ def _after(journal: Journal, recorded: Recorded) -> Journal:
 
 JOURNAL_FOLD: Final = Fold[Journal](
     name="journal",
-    schema=1,
+    schema=2,
     initial=lambda stream: Journal(stream.partition("/")[2]),
     evolve=_after,
     to_document=journal_document,

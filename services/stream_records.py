@@ -1,4 +1,4 @@
-"""What became of a STREAM run, for people: its checkpoints, the records that were omitted, late or retried, and asking to retry.
+"""What becomes of a STREAM run, for people: how it stands, its checkpoints, records omitted, late or retried, and asking to retry.
 
 What must stay true: only who may see the run sees this; a request is decided on the journal itself, never on a read model, so
 what is no longer omitted is not asked for; it is one append under the version that was read, with the operator's name, and its
@@ -12,11 +12,13 @@ from uuid import UUID
 
 import msgspec
 
-from domain.errors import RunFinishedError, VersionConflictError
+from domain.errors import NotFoundError, RunFinishedError, VersionConflictError
 from domain.events import Metadata
-from domain.identity import journal_stream
+from domain.identity import checkpoint_stream, journal_stream
+from domain.runs.aggregate import RunState
+from domain.runs.messages import Mode
 from domain.stream.journal import decide
-from domain.stream.messages import Place, RequestRetry, RetryRequested
+from domain.stream.messages import Place, Pressure, RequestRetry, RetryRequested
 from domain.stream.treatment import Treatment
 from projections.checkpoints.postgres import CheckpointsReader
 from projections.checkpoints.projection import CheckpointRow as CheckpointRow
@@ -25,7 +27,7 @@ from projections.quarantine.projection import RecordRow as RecordRow
 from projections.reading import PAGE_ROWS_MAX as PAGE_ROWS_MAX
 from projections.reading import Page
 from services import effects
-from services.checkpoint_appends import JOURNAL_FOLD
+from services.checkpoint_appends import CHECKPOINT_FOLD, JOURNAL_FOLD
 from services.checkpoints import CheckpointLog
 from services.event_ids import new_event_id
 from services.ports import Append, NewEvent
@@ -52,6 +54,29 @@ class RetryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     position: int
 
 
+class StreamStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How a STREAM run stands, by its own events; offsets by partition, as text.
+
+    `committed_offsets` are the first that the last checkpoint (`epoch`) does not include, `marks` where a bounded run ends, `left`
+    how many offsets are between them; both None where there are no marks, or none yet. `pressure` is what holds the run up, if
+    anything, and `reason` why, as its last owner put it; a checkpoint under a later token means that nothing does any more.
+    """
+
+    run_id: str
+    state: RunState
+    topic: str
+    token: int
+    epoch: int
+    start_offsets: dict[str, int]
+    committed_offsets: dict[str, int]
+    marks: dict[str, int] | None
+    left: int | None
+    omitted: int
+    retries_requested: int
+    pressure: Pressure
+    reason: str
+
+
 class StreamRecords:
     """The use cases. `principal` asks; `operates` lets it see everybody's runs."""
 
@@ -68,6 +93,33 @@ class StreamRecords:
         self._checkpoints = checkpoints
         self._quarantine = quarantine
         self._new_id = new_id
+
+    async def status(self, run_id: str, principal: str, operates: bool) -> StreamStatus:
+        """How the run stands. Raises `RunNotFoundError`, and `NotFoundError` for a run of another mode."""
+        run = await self._runs.folded(run_id, principal, operates)
+        if run.spec is None or run.spec.mode is not Mode.STREAM:
+            raise NotFoundError("the run reads no stream", at=run_id, expected="a STREAM run")
+        read = self._log.read_state_blocking
+        journal = (await asyncio.to_thread(read, journal_stream(run_id), JOURNAL_FOLD)).state
+        checkpoint = (await asyncio.to_thread(read, checkpoint_stream(run_id), CHECKPOINT_FOLD)).state
+        reached = dict(checkpoint.next_offsets or journal.start_offsets)
+        marks = None if journal.marks is None else dict(journal.marks)
+        over = run.state in (RunState.SUCCEEDED, RunState.CANCELLED) or checkpoint.token > journal.pressure_token
+        return StreamStatus(
+            run_id=run_id,
+            state=run.state,
+            topic=run.spec.topic,
+            token=run.token,
+            epoch=checkpoint.epoch,
+            start_offsets=dict(journal.start_offsets),
+            committed_offsets=reached,
+            marks=marks,
+            left=None if marks is None else sum(max(0, mark - reached.get(p, 0)) for p, mark in marks.items()),
+            omitted=len(journal.omitted),
+            retries_requested=sum(kept.requested for kept in journal.omitted.values()),
+            pressure=Pressure.FLOWING if over else journal.pressure,
+            reason="" if over else journal.pressure_reason,
+        )
 
     async def checkpoints(
         self, run_id: str, principal: str, operates: bool, cursor: str | None, limit: int

@@ -50,7 +50,8 @@ COMMANDS: Final = {
     "api": Place(_HERE + "components:api", "Serve the HTTP API."),
     "worker": Place(_HERE + "components:worker", "Execute runs."),
     "stream": Place(
-        _HERE + "streams:stream", "See what a stream run committed, omitted, found late; have records retried."
+        _HERE + "streams:stream",
+        "See how a stream run stands, what it committed, omitted, found late; have records retried.",
     ),
     "stream-server": Place(_HERE + "components:stream_server", "Work on stream runs, several at once, until SIGTERM."),
     "stream-worker": Place(_HERE + "stream_worker:stream_worker", "Work on one stream run until it ends or SIGTERM."),

@@ -21,9 +21,29 @@ def _place(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
+def _offsets(offsets: dict[str, int]) -> str:
+    """Offsets by partition, in the order of the partitions' numbers."""
+    return " ".join(
+        f"{partition}:{offset}" for partition, offset in sorted(offsets.items(), key=lambda one: int(one[0]))
+    )
+
+
 @click.group()
 def stream() -> None:
-    """See what a stream run committed, omitted, found late; have records retried."""
+    """See how a stream run stands, what it committed, omitted, found late; have records retried."""
+
+
+@stream.command(epilog="Example: finaz stream status run_…")
+@click.argument("run_id")
+@json_option
+def status(run_id: str) -> None:
+    """Show how RUN_ID stands: offsets committed and left, its quarantine, and what holds it up, in its last owner's words."""
+    from deployment.cli.connection import api
+
+    with api() as client:
+        found = client.stream_status(run_id)
+    shown = {name: _offsets(value) if isinstance(value, dict) else value for name, value in found.items()}
+    answer(found, lambda: facts((name.replace("_", " "), value) for name, value in shown.items() if value != ""))
 
 
 @stream.command(epilog="Example: finaz stream checkpoints run_… --limit 5 --json")
@@ -41,7 +61,7 @@ def checkpoints(run_id: str, limit: int) -> None:
             one["epoch"],
             one["token"],
             one["committed_at"],
-            " ".join(f"{partition}:{offset}" for partition, offset in sorted(one["next_offsets"].items())),
+            _offsets(one["next_offsets"]),
             one["manifest_hash"],
         ]
         for one in found

@@ -73,7 +73,10 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
 
 
 class Journal(msgspec.Struct, frozen=True, gc=False):
-    """State of a journal. `omitted` has what is in the quarantine now, by `place_of`."""
+    """State of a journal. `omitted` has what is in the quarantine now, by `place_of`.
+
+    `pressure` is the last that an owner entered, why, and under which token; a later owner says nothing while all flows.
+    """
 
     run_id: str
     state: JournalState = JournalState.CLOSED
@@ -83,6 +86,8 @@ class Journal(msgspec.Struct, frozen=True, gc=False):
     marks: Mapping[str, int] | None = None
     source_identity: str = ""
     pressure: Pressure = Pressure.FLOWING
+    pressure_reason: str = ""
+    pressure_token: int = 0
     omitted: Mapping[str, Kept] = {}
 
 
@@ -153,7 +158,7 @@ def evolve(journal: Journal, event: Event) -> Journal:
         case RetryRequested():
             changes = {"omitted": _with_requested(journal, event)}
         case PressureEntered():
-            changes = {"pressure": event.state}
+            changes = {"pressure": event.state, "pressure_reason": event.reason, "pressure_token": event.token}
     return msgspec.structs.replace(journal, state=state, **changes)
 
 

@@ -5,13 +5,16 @@ import json
 from typing import Any
 
 import httpx
+import pytest
 
 from domain.canonical import parse
 from domain.identity import journal_stream
 from domain.market.arrivals import partition_of
 from domain.stream.journal import pending_retries
-from domain.stream.messages import RetryRequested
+from domain.stream.messages import Pressure, PressureEntered, RetryRequested
 from domain.stream.records import StreamRecord
+from services.event_ids import new_event_id
+from services.ports import Append, NewEvent
 from services.stream_records import RETRY_ITEMS_MAX
 from tests.support import command_line
 from tests.support.api_calls import problem
@@ -196,3 +199,37 @@ async def test_a_body_that_is_something_else_is_refused_and_nothing_is_written(a
         answer = await api.as_("operator").post(f"/v1/runs/{run_id}/quarantine/retry", json=body)
         assert_problem(answer, 422, "BODY_INVALID")
     assert await api.events_in_log() == before
+
+
+async def streaming(api: ApiRig) -> tuple[str, Owner]:
+    """A STREAM run with an owner that has committed one record of its topic."""
+    run_id = (await api.submit(mode="STREAM", topic="arrivals"))["run_id"]
+    owner = await asyncio.to_thread(owner_of, api, run_id)
+    owner.progress.take(record(0))
+    await asyncio.to_thread(owner.commit)
+    return run_id, owner
+
+
+@pytest.mark.parametrize(("token", "pressure"), [(1, "RECOVERY_BLOCKED"), (0, "FLOWING")])
+async def test_a_stream_run_says_how_it_stands(api: ApiRig, token: int, pressure: str) -> None:
+    """Offsets and quarantine of its last cut; what its last owner was held up by, unless a later owner has committed since."""
+    run_id, _ = await streaming(api)
+    path, stream, why = f"/v1/runs/{run_id}/stream", journal_stream(run_id), "TOPIC_MISSING: there is no such topic"
+    status = (await api.as_().get(path)).json()
+    assert (status["topic"], status["epoch"], status["omitted"]) == ("arrivals", 1, 1)
+    assert status["committed_offsets"][str(PARTITION)] == 1
+    assert (status["pressure"], status["reason"]) == ("FLOWING", "")
+    blocked = PressureEntered(run_id=run_id, token=token, state=Pressure.RECOVERY_BLOCKED, reason=why)
+    version = (await api.log.read_streams([stream])).streams[stream][-1].version
+    await api.log.append(Append(events=(NewEvent(stream, version + 1, blocked, new_event_id()),)))
+    status = (await api.as_().get(path)).json()
+    assert (status["pressure"], status["reason"]) == (pressure, why if token else "")
+    assert await finaz(api, "stream", "status", run_id) == (0, status)
+
+
+async def test_only_a_stream_run_of_ones_own_has_a_standing(api: ApiRig) -> None:
+    """Another's is not found, nor one of another mode."""
+    run_id, _ = await streaming(api)
+    batch = (await api.submit())["run_id"]
+    assert_problem(await api.as_("bob").get(f"/v1/runs/{run_id}/stream"), 404, "RUN_NOT_FOUND")
+    assert_problem(await api.as_().get(f"/v1/runs/{batch}/stream"), 404, "NOT_FOUND")
