@@ -75,16 +75,18 @@ async def work(settings: Settings, label: str, line: Lifeline) -> None:
 
 async def serve_streams(settings: Settings, label: str, line: Lifeline) -> None:
     """Work on stream runs until told to stop, then hand them back."""
+    from deployment.collecting import rare_collections
     from deployment.stream_wiring import stream_server
     from domain.market.pipeline import warm_up
 
     async with line, stream_server(settings, label) as server:
         await asyncio.to_thread(warm_up)
-        serving = asyncio.create_task(asyncio.to_thread(server.run))
-        line.ready()
-        await line.stop.wait()
-        server.stop()
-        await serving
+        with rare_collections():
+            serving = asyncio.create_task(asyncio.to_thread(server.run))
+            line.ready()
+            await line.stop.wait()
+            server.stop()
+            await serving
     _log.info("stopped", component="stream-server")
 
 

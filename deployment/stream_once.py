@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from deployment.collecting import rare_collections
 from deployment.settings import Settings
 from deployment.stream_wiring import stream_worker
 from domain.canonical import canonical, parse
@@ -37,7 +38,8 @@ def work_stream(
     with stopping() as stop, stream_worker(settings, how, group) as worker:
         _check(worker, run_id, topic, wanted)
         warm_up()  # before the claim: a successor's first commit must not wait for compilers
-        outcome = worker.run(run_id, stop)
+        with rare_collections():
+            outcome = worker.run(run_id, stop)
         head, export = worker.look(run_id), StreamExport(worker.log, worker.blobs)
         summary: dict[str, Any] = {
             "run_id": run_id,

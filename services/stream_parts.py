@@ -32,7 +32,7 @@ class StreamSettings(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_records: int = 100_000
     """A checkpoint is committed at exactly so many records after the last one, and at least every `checkpoint_seconds`."""
     checkpoint_seconds: float = 1.0
-    poll_records: int = 500
+    poll_records: int = 2000
     poll_seconds: float = 0.1
     look_seconds: float = 1.0
     """How often the worker looks for cancellations, requests of operators, retention and the disk."""

@@ -23,6 +23,7 @@ from deployment.bench.stream_peers import NOTES, READERS, Contest, Reader, Topic
 from deployment.brokers.apache import apache_kafka
 from deployment.brokers.embedded import embedded_broker
 from deployment.brokers.jars import KAFKA_JARS
+from deployment.collecting import rare_collections
 from deployment.embedded import EmbeddedPostgres
 from deployment.migrate import migrate
 from domain.canonical import address_of, canonical
@@ -194,7 +195,9 @@ def worker_read(log: Log, blobs: BlobStore, broker: KafkaBroker, records: int) -
             memory.append((event.records, _resident_mebibytes()))
 
     how = StreamSettings(total_records=records)
-    outcome = StreamWorker(log, blobs, broker, how, f"bench_{uuid4().hex}", tell).run(run_id, threading.Event())
+    worker = StreamWorker(log, blobs, broker, how, f"bench_{uuid4().hex}", tell)
+    with rare_collections():  # as the commands do
+        outcome = worker.run(run_id, threading.Event())
     assert (outcome.end, memory[-1][0]) == (StreamEnd.TOTAL_REACHED, records)
     return Read(last - began, last_cpu - began_cpu, tuple(memory))
 

@@ -13,7 +13,7 @@ per `event_id`, or per cell; whoever feeds it bounds that.
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -257,7 +257,7 @@ class Clock:
 def _joined(parts: Sequence[Ticks], columns: Sequence[str]) -> Ticks:
     """Ticks one behind the other; at least one part."""
     times = np.concatenate([part.event_times for part in parts])
-    ids = [event_id for part in parts for event_id in part.event_ids]
+    ids = list(chain.from_iterable([part.event_ids for part in parts]))
     return Ticks(times, ids, {name: np.concatenate([part.columns[name] for part in parts]) for name in columns})
 
 

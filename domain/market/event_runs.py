@@ -6,6 +6,7 @@ None in an event; nobody writes into a run's columns. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -108,7 +109,7 @@ def joined_runs(runs: Sequence[EventRun]) -> EventRun:
     values = [np.concatenate([run.column(column) for run in runs]) for column in columns]
     return EventRun(
         runs[0].instrument,
-        [event_id for run in runs for event_id in run.ids],
+        list(chain.from_iterable([run.ids for run in runs])),
         np.concatenate([run.times for run in runs]),
         np.concatenate([run.available_at for run in runs]),
         np.concatenate([run.revisions for run in runs]),

@@ -23,6 +23,9 @@ def lane_of(
 
 def listed(values: Floats) -> Column:
     """A column as a list."""
+    if not np.isnan(values).any():
+        whole: Column = values.tolist()
+        return whole
     return [None if value != value else value for value in values.tolist()]
 
 

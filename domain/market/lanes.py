@@ -9,6 +9,7 @@ A node that joins instruments would be a lane over lanes, gated by the least of 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,7 @@ def joined_parts(instrument: str, outputs: Sequence[str], parts: Sequence[LaneVa
         name: np.concatenate([np.zeros(0, dtype=np.float64), *(part.outputs[name] for part in parts)])
         for name in outputs
     }
-    return LaneValues(instrument, times, [event_id for part in parts for event_id in part.event_ids], columns)
+    return LaneValues(instrument, times, list(chain.from_iterable([part.event_ids for part in parts])), columns)
 
 
 def lanes_of(flow: FlowSpec) -> tuple[LanePlan, ...]:

@@ -10,6 +10,7 @@ are read by `float`.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -37,6 +38,10 @@ SCALE_MAX: Final = 22
 POWERS: Final = np.array([10.0**k for k in range(23)], dtype=np.float64)
 
 
+LAYOUTS_MAX: Final = 256
+"""Value columns whose lines' fixed bytes are remembered."""
+
+
 @dataclass(frozen=True)
 class Lines:
     """What stands in the lines, by column."""
@@ -48,21 +53,12 @@ class Lines:
 
 def read_lines(data: bytes, rows: int, columns: Sequence[str]) -> Lines | None:
     """The `rows` lines of a chunk, or None if they are not plain canonical lines with exactly those value columns."""
-    names = sorted([*FIELDS, *columns])
-    kinds = np.array([_KINDS.get(name, _FLOAT) for name in names], dtype=np.int64)
-    fixed, ends, quote = b"", [], b"{"
-    for name in names:
-        text = _KINDS.get(name, _FLOAT) in (_TEXT, _INSTANT)
-        fixed += quote + canonical(name) + b":" + (b'"' if text else b"")
-        ends.append(len(fixed))
-        quote = b'",' if text else b","
-    fixed += quote[:-1] + b"}\n"
+    names, kinds, fixed, bounds = _layout(tuple(columns))
     numbers = np.zeros((len(names), rows), dtype=np.int64)
     sizes = np.zeros((len(names), rows), dtype=np.int64)
     values = np.zeros((len(names), rows), dtype=np.float64)
     raw = np.frombuffer(data, dtype=np.uint8)
-    bounds = np.array([0, *ends, len(fixed)], dtype=np.int64)
-    if not _read(raw, np.frombuffer(fixed, dtype=np.uint8), bounds, kinds, POWERS, numbers, sizes, values):
+    if not _read(raw, fixed, bounds, kinds, POWERS, numbers, sizes, values):
         return None
     found = Lines({}, {}, {})
     for index, name in enumerate(names):
@@ -73,6 +69,22 @@ def read_lines(data: bytes, rows: int, columns: Sequence[str]) -> Lines | None:
         else:
             found.integers[name] = numbers[index]
     return found
+
+
+@lru_cache(maxsize=LAYOUTS_MAX)
+def _layout(columns: tuple[str, ...]) -> tuple[list[str], Ints, Bytes, Ints]:
+    """Members in order, their kinds, the bytes before each and behind the last, and where each of these begins; then the end."""
+    names = sorted([*FIELDS, *columns])
+    fixed, begins, quote = b"", [0], b"{"
+    for name in names:
+        text = _KINDS.get(name, _FLOAT) in (_TEXT, _INSTANT)
+        fixed += quote + canonical(name) + b":" + (b'"' if text else b"")
+        begins.append(len(fixed))
+        quote = b'",' if text else b","
+    fixed += quote[:-1] + b"}\n"
+    kinds = np.array([_KINDS.get(name, _FLOAT) for name in names], dtype=np.int64)
+    bounds = np.array([*begins, len(fixed)], dtype=np.int64)
+    return names, kinds, np.frombuffer(fixed, dtype=np.uint8), bounds
 
 
 def completed(data: bytes, starts: Ints, sizes: Ints, values: Floats) -> Floats:

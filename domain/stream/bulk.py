@@ -7,7 +7,7 @@ holds it. Pure.
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from operator import lt
+from operator import itemgetter, lt
 from typing import Final
 
 import msgspec
@@ -22,6 +22,9 @@ BULK_RECORDS_MIN: Final = 24
 
 _INDEX_DIGITS_MAX: Final = 18
 """Digits of an index that is read here: so many are surely a number up to `INDEX_MAX`."""
+
+_load_of: Final = itemgetter(HEADER_LOAD)
+_index_of: Final = itemgetter(HEADER_INDEX)
 
 
 class Bulk(msgspec.Struct, frozen=True, eq=False):
@@ -62,15 +65,17 @@ def read_bulk(
 
 def _loads(headers: Sequence[Mapping[str, bytes | None]]) -> tuple[bool, tuple[str, list[int]] | None]:
     """Whether the records are of one load and their indices grow, or of none at all; and the load with the indices."""
-    load_ids = {header.get(HEADER_LOAD) for header in headers}
-    if not load_ids or load_ids == {None}:
+    try:
+        load_ids, texts = set(map(_load_of, headers)), list(map(_index_of, headers))
+    except KeyError:
+        return all(HEADER_LOAD not in header for header in headers), None
+    if not load_ids:
         return True, None
     load_id = named(load_ids.pop())
-    texts = [header.get(HEADER_INDEX) or b"" for header in headers]
-    sizes = set(map(len, texts))
-    if load_ids or load_id is None or min(sizes) == 0 or max(sizes) > _INDEX_DIGITS_MAX:
+    if load_id is None or load_ids or None in texts:
         return False, None
-    if not b"".join(texts).isdigit():
+    sizes = set(map(len, texts))
+    if min(sizes) == 0 or max(sizes) > _INDEX_DIGITS_MAX or not b"".join(texts).isdigit():
         return False, None
     indices = list(map(int, texts))
     if not all(map(lt, indices, islice(indices, 1, None))):

@@ -24,8 +24,8 @@ from services.adapters.kafka_errors import LOG, typed, typed_errors
 from services.adapters.kafka_topics import KafkaTopics
 from services.broker import Marks, Polled
 
-BATCH_RECORDS_MAX: Final = 500
-"""Records taken from the client at once: about twice as fast as one by one, and short enough to stop in between."""
+BATCH_RECORDS_MAX: Final = 2000
+"""Records taken from the client at once: several times as fast as one by one, and short enough to stop in between."""
 
 PREFETCH_KIBIBYTES_MAX: Final = 64 * 1024
 """What the client may hold ready, in KiB; a single record may be larger."""
@@ -288,7 +288,9 @@ def _columns(messages: Sequence[Message]) -> tuple[RecordColumns, ...]:
     numbers = sorted(set(partitions))
     found = []
     for number in numbers:
-        mine = [message for message, partition in zip(messages, partitions, strict=True) if partition == number]
+        mine = messages
+        if len(numbers) > 1:
+            mine = [message for message, partition in zip(messages, partitions, strict=True) if partition == number]
         found.append(
             RecordColumns(
                 number,
