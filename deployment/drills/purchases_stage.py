@@ -73,6 +73,9 @@ CHARGES: Final = tuple(name for name in BEHAVIOURS if name != "other_amount")
 
 PRICE_MINOR: Final = 1000
 
+LOGGED: Final = ("position", "stream", "version", "topic", "recorded_at", "event")
+"""What is kept of each event."""
+
 Say = Callable[[str], None]
 
 
@@ -328,7 +331,7 @@ class Stage:
                     "log": audit_findings(self._here, self.say),
                 },
                 "dead_letters": tuple(database.rows("dead_letters")),
-                "log": tuple(client.log()),
+                "log": tuple({name: event[name] for name in LOGGED} for event in client.log()),
             }
 
 
