@@ -3,11 +3,13 @@
 A blob is stored under its address: written to a temporary name beside its place, flushed to disk, then renamed; so a crash
 leaves either the whole blob or a temporary file that nobody reads (`sweep_temporary` removes old ones). Reading verifies the
 hash. What must stay true: whoever holds an address that `put` returned can read those bytes for ever or gets a typed error,
-never other bytes.
+never other bytes. A folder that has gone, or stands empty because its disk is not mounted, is an infrastructure that is away: no
+blob is called missing, and none is written, before it is back (`_MARK` keeps a store's own folder from ever being empty).
 """
 
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +20,7 @@ BLOB_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes of one blob; larger things are stored as a manifest of chunks."""
 
 _TEMPORARY: Final = ".incoming-"
+_MARK: Final = ".blobs"
 
 
 def place_of(name: str) -> str:
@@ -42,6 +45,8 @@ class DirectoryBlobStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):  # a folder that may only be read is marked by those who write
+            (folder / _MARK).touch()
 
     def put(self, data: bytes) -> str:
         """Store the bytes durably; returns their address. Heals a copy that is there but corrupt."""
@@ -58,6 +63,7 @@ class DirectoryBlobStore:
         try:
             data = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
+            self._check_there()
             raise BlobMissingError("no blob is stored under this address", at=name, expected="a stored blob") from None
         except OSError as error:
             raise InfrastructureError(f"the blob cannot be read: {error.strerror}", at=name) from error
@@ -67,12 +73,29 @@ class DirectoryBlobStore:
 
     def has(self, name: str) -> bool:
         """Whether a file is stored under the address; its content is not verified."""
-        return self._path(name).is_file()
+        found = self._path(name).is_file()
+        if not found:
+            self._check_there()
+        return found
 
     def _path(self, name: str) -> Path:
         return self._folder / place_of(name)
 
+    def _check_there(self) -> None:
+        """Raise `InfrastructureError` where the folder is gone or empty: then nothing can be said of a blob."""
+        try:
+            with os.scandir(self._folder) as entries:
+                if next(entries, None) is not None:
+                    return
+            reason = "it is empty, as where a disk is not mounted"
+        except OSError as error:
+            reason = str(error.strerror)
+        raise InfrastructureError(
+            f"the blobs' folder is away: {reason}", at=str(self._folder), expected="the folder of this store"
+        )
+
     def _write(self, path: Path, data: bytes) -> None:
+        self._check_there()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from domain.canonical import address
-from domain.errors import BlobCorruptError, BlobMissingError, BodyTooLargeError
+from domain.errors import BlobCorruptError, BlobMissingError, BodyTooLargeError, InfrastructureError
 from services.adapters.s3_blobs import S3BlobStore
 from services.cas import BLOB_BYTES_MAX, DirectoryBlobStore, place_of, sweep_temporary
 from services.ports import BlobStore
@@ -72,6 +72,33 @@ def test_what_is_no_address_is_no_path(store: BlobStore, name: str) -> None:
             ask(name)
 
 
+@pytest.mark.parametrize("lost", ["removed", "unmounted", "replaced"])
+def test_a_folder_that_is_away_is_no_missing_blob(tmp_path: Path, lost: str) -> None:
+    """Gone, empty, or a file in its place: nobody is told that a blob is missing, nothing is written there, and all is well again
+    once it is back."""
+    folder, aside = tmp_path / "cas", tmp_path / "aside"
+    store = DirectoryBlobStore(folder)
+    with pytest.raises(BlobMissingError):
+        store.get(ABSENT)
+    name = store.put(b"abc")
+    folder.rename(aside)
+    if lost == "unmounted":
+        folder.mkdir()
+    elif lost == "replaced":
+        folder.write_bytes(b"")
+    for ask in (lambda: store.get(name), lambda: store.get(ABSENT), lambda: store.has(name), lambda: store.put(b"new")):
+        with pytest.raises(InfrastructureError):
+            ask()
+    assert lost != "removed" or not folder.exists()
+    if lost == "unmounted":
+        folder.rmdir()
+    elif lost == "replaced":
+        folder.unlink()
+    aside.rename(folder)
+    assert store.get(name) == b"abc"
+    assert not store.has(ABSENT)
+
+
 @pytest.mark.parametrize("bad", [b"", b"abd", b"abcd"])
 def test_a_corrupt_blob_is_never_returned_and_is_healed_by_a_put(kept: Kept, bad: bytes) -> None:
     """One flipped byte, a truncated file, an appended byte."""
@@ -119,7 +146,7 @@ def test_a_put_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "replace", no_rename)
     with pytest.raises(Exception, match="No space left"):
         store.put(b"abc")
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [path for path in tmp_path.glob("*/*/*") if path.is_file()]
     assert not store.has(address(b"abc"))
 
 
@@ -127,7 +154,7 @@ def test_what_a_killed_writer_left_is_swept_by_age(tmp_path: Path) -> None:
     """A temporary file of a dead process is not a blob, and goes once it is old."""
     store = DirectoryBlobStore(tmp_path)
     name = store.put(b"abc")
-    (path,) = [path for path in tmp_path.rglob("*") if path.is_file()]
+    (path,) = [path for path in tmp_path.glob("*/*/*") if path.is_file()]
     leftover = path.parent / ".incoming-dead"
     leftover.write_bytes(b"ab")
     assert sweep_temporary(tmp_path, older_than=leftover.stat().st_mtime - 1) == 0
