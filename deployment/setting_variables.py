@@ -10,6 +10,7 @@ import msgspec
 
 from deployment import setting_kinds as kinds
 from domain.errors import SettingsError
+from services.adapters.kafka_security import SASL_MECHANISMS, SECURITY_PROTOCOLS
 
 
 class Variable(msgspec.Struct, frozen=True):
@@ -61,7 +62,7 @@ VARIABLES: Final = (
     Variable(
         "FINAZ_BROKER_SECURITY_PROTOCOL",
         "broker_security_protocol",
-        kinds.choice("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+        kinds.choice(*SECURITY_PROTOCOLS),
         "PLAINTEXT",
         "How that broker is spoken to: encrypted with SSL, proving who we are with SASL.",
     ),
@@ -75,7 +76,7 @@ VARIABLES: Final = (
     Variable(
         "FINAZ_BROKER_SASL_MECHANISM",
         "broker_sasl_mechanism",
-        kinds.choice("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"),
+        kinds.choice(*SASL_MECHANISMS),
         None,
         "How we prove to the broker who we are.",
     ),

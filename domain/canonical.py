@@ -15,7 +15,7 @@ keys and turn NaN into null. CPython's own encoder and decoder are in C and agre
 import hashlib
 import json
 import re
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn
 
 from domain.errors import CanonicalError
 
@@ -26,8 +26,6 @@ DEPTH_MAX: Final = 100
 
 INTEGER_DIGITS_MAX: Final = 4300
 """Decimal digits of one integer; CPython's own bound against quadratic conversions, stated here as ours."""
-
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
 
 _ADDRESS = re.compile(r"sha256:[0-9a-f]{64}\Z")
 _INTEGER_BITS_MAX: Final = 14_284  # the bits that INTEGER_DIGITS_MAX nines need; a cheap test before the exact one

@@ -1,5 +1,7 @@
 """An attempt to stage an output, as PostgreSQL knows it, and what else about it is a value. Pure."""
 
+from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -38,3 +40,8 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     begun: int
     abandoned: int
+
+
+def attempt_of(row: Sequence[Any]) -> Attempt:
+    """An attempt from a row of any of the statements that find some, which give its fields in order."""
+    return Attempt(**dict(zip(Attempt.__struct_fields__, row, strict=True)))

@@ -18,7 +18,7 @@ from projections.log import Failure
 from projections.position import HEARTBEAT_SECONDS, Copy, CopyRole
 from projections.postgres import CopySession, LogSession, store_errors
 from projections.reading import Query
-from projections.staging.attempts import Attempt, Tally
+from projections.staging.attempts import Attempt, Tally, attempt_of
 from projections.staging.clickhouse import FeatureValues
 from projections.staging.delivery import Stager
 from projections.staging.projection import MODEL, NAME, Delivery, StagingKey
@@ -185,7 +185,7 @@ class StagingSession(CopySession, _Statements):
 
     def attempts(self, statement: str, arguments: Mapping[str, Any]) -> list[Attempt]:
         """The attempts that a statement finds."""
-        return [_attempt(row) for row in self.query(statement, arguments)]
+        return [attempt_of(row) for row in self.query(statement, arguments)]
 
     def cancel(self) -> None:
         """See `Session`; staging is left between two inserts."""
@@ -298,35 +298,16 @@ class StagedAttempts:
             "instrument": instrument,
             "principal": principal,
         }
-        return [_attempt(row) for row in self._query.rows(_SQL["visible"], arguments)]
+        return [attempt_of(row) for row in self._query.rows(_SQL["visible"], arguments)]
 
     def are_visible(self, attempts: Sequence[UUID]) -> bool:
         """Whether all of these are still recorded: then nobody had begun to delete rows of them."""
         return bool(self._query.rows(_SQL["still_visible"], {"attempts": list(attempts)})[0][0] == len(attempts))
 
-    def of_generation(self, generation: int, after: StagingKey, limit: int) -> list[Attempt]:
-        """The recorded attempts of a generation with keys after `after`, in the order of keys."""
-        arguments = {"generation": generation, "run_id": after[0], "output": after[1], "limit": limit}
-        return [_attempt(row) for row in self._query.rows(_SQL["of_generation"], arguments)]
-
     def tally(self) -> Tally:
         """How much is staged."""
         outputs, rows, begun, abandoned = self._query.rows(_SQL["tally"])[0]
         return Tally(outputs=outputs, rows=rows, begun=begun, abandoned=abandoned)
-
-
-def _attempt(row: Sequence[Any]) -> Attempt:
-    attempt, generation, run_id, output, instrument, artifact, rows, position = row
-    return Attempt(
-        attempt=attempt,
-        generation=generation,
-        run_id=run_id,
-        output=output,
-        instrument=instrument,
-        artifact=artifact,
-        rows=rows,
-        position=position,
-    )
 
 
 def _columns(attempts: Sequence[Attempt]) -> dict[str, list[Any]]:
