@@ -64,8 +64,20 @@ ReadLog: TypeAlias = Callable[[int, int, int], Sequence[StoredEvent]]
 """`(after, up_to, limit)`: at most `limit` events with after < position <= up_to, in order."""
 
 
+class DecodedEvents(list[StoredEvent]):
+    """Stored events with what decoding them comes to, done beforehand."""
+
+    def __init__(self, stored: Sequence[StoredEvent]) -> None:
+        super().__init__(stored)
+        self.outcome: Final = _decoded(stored)
+
+
 def decoded(stored: Iterable[StoredEvent]) -> Decoded:
     """The events up to the first one that cannot be decoded, and what was wrong with that one."""
+    return stored.outcome if isinstance(stored, DecodedEvents) else _decoded(stored)
+
+
+def _decoded(stored: Iterable[StoredEvent]) -> Decoded:
     events: list[Recorded] = []
     for row in stored:
         try:

@@ -9,6 +9,7 @@ and position alike, and are made again from the log.
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import starmap
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -257,7 +258,7 @@ class LogSession:
         wanted = {**place, "categories": self._categories, "name": self._model.name}
         with store_errors():
             self._cursor.execute(_SQL["read"], wanted, binary=True)
-            return [StoredEvent(*row) for row in self._cursor]
+            return list(starmap(StoredEvent, self._cursor.fetchall()))
 
     def high_water_mark(self) -> int:
         """The last position of the log."""

@@ -2,31 +2,19 @@
 
 A rebuild spends about a third of its time waiting for the database to write; that is when this works. What must stay true: at most
 one batch is held besides the one at hand; what is handed out is what a read at that moment would give, or the beginning of it; an
-event that cannot be decoded is decoded again by whoever gets it, and fails there. A crash leaves nothing.
+event that cannot be decoded is no error here, but where it is its turn. A crash leaves nothing.
 """
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from typing import Final
 
 import msgspec
 
-from domain.events import Recorded
-from projections.log import ReadLog, StoredEvent
+from projections.log import DecodedEvents, ReadLog, StoredEvent
 
 THREADS: Final = 1
 """One connection, one thread."""
-
-
-class DecodedEvent(StoredEvent, frozen=True, gc=False):
-    """A stored event that is decoded already, if it can be."""
-
-    event: Recorded | None = None
-
-    def recorded(self) -> Recorded:
-        """The event with its place; decoded now, and raising, if that failed before."""
-        return super().recorded() if self.event is None else self.event
 
 
 class _Ahead(msgspec.Struct, frozen=True):
@@ -68,10 +56,4 @@ class ReadAhead:
         return _Ahead(after, up_to, limit, self._thread.submit(self._read, after, up_to, limit))
 
     def _read(self, after: int, up_to: int, limit: int) -> Sequence[StoredEvent]:
-        return [_decoded(stored) for stored in self._read_log(after, up_to, limit)]
-
-
-def _decoded(stored: StoredEvent) -> StoredEvent:
-    with suppress(Exception):  # what fails here fails again where it can be named
-        return DecodedEvent(*(*msgspec.structs.astuple(stored), stored.recorded()))
-    return stored
+        return DecodedEvents(self._read_log(after, up_to, limit))

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.errors import StoreUnavailableError, UnknownTopicError
-from projections.log import StoredEvent
-from projections.rebuilding.ahead import DecodedEvent, ReadAhead
+from projections.log import DecodedEvents, StoredEvent, decoded
+from projections.rebuilding.ahead import ReadAhead
 from tests.support.histories import History, histories, seeded_history
 from tests.support.stored_events import stored_event
 
@@ -47,10 +47,14 @@ def test_what_cannot_be_decoded_fails_where_it_is_used() -> None:
     good = stored_event(seeded_history(1, 3).events[0])
     bad = StoredEvent(2, "run/x", 1, good.event_id, good.recorded_at, "run.exploded.v9", "{}")
     reader = reader_of([good, bad])
-    first, second = reader.read(0, 2, 5)
-    assert isinstance(first, DecodedEvent)
+    found = reader.read(0, 2, 5)
+    assert isinstance(found, DecodedEvents)
+    events, failure = decoded(found)
+    assert events == [good.recorded()]
+    assert failure is not None
+    assert (failure.position, failure.code) == (2, UnknownTopicError.code)
     with pytest.raises(UnknownTopicError):
-        second.recorded()
+        found[1].recorded()
     reader.close()
 
 
