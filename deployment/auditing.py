@@ -9,12 +9,12 @@ import msgspec
 
 from deployment.cli.documents import write_out
 from deployment.inspection_client import InspectionClient
-from deployment.problems import NotHeldError
+from deployment.problems import FileUnavailableError, NotHeldError
 from deployment.progress import Progress
 from deployment.settings import Settings, load_client_settings, load_settings
 from domain.canonical import canonical, parse
 from domain.errors import SettingsError
-from services.seals import Seal
+from services.seals import Seal, SealProblem
 
 
 class Audited:
@@ -65,13 +65,20 @@ def through_api(*, quiet: bool) -> Audited:
 
 
 def directly(*, quiet: bool) -> Audited:
-    """An audit of the database in the settings, with the blobs and seals that they name; nothing is written to the database."""
+    """An audit of the database in the settings, with the blobs and seals that they name; nothing is written to the database.
+
+    Raises `FileUnavailableError` where the blobs' folder isn't there: a misspelt path is no loss of every blob.
+    """
     from deployment.audit_wiring import audit_parts
     from deployment.storage import blob_store, keeps_blobs
     from services.audit.job import audited, stored
     from services.store.log_snapshot import log_snapshot
 
     settings = load_settings()
+    if settings.cas_bucket is None and keeps_blobs(settings) and not settings.required_cas_dir().is_dir():
+        raise FileUnavailableError(
+            "no folder is there", at=str(settings.required_cas_dir()), expected="the log's blobs"
+        )
     blobs = blob_store(settings) if keeps_blobs(settings) else None
     dsn = settings.required_postgres_dsn()
     with Progress("events", quiet=quiet) as progress, audit_parts(settings, blobs) as parts:
@@ -97,7 +104,10 @@ def sealed_now() -> dict[str, Any]:
 
 
 def verified_seals(folder: str | None, key_file: str | None) -> dict[str, Any]:
-    """What the seals in a folder (None: where the settings keep them) say, and what is wrong with them."""
+    """What the seals in a folder (None: where the settings keep them) say, and what is wrong with them.
+
+    That there are none is a problem: a folder that is misspelt or not mounted verifies nothing.
+    """
     from deployment.storage import seal_store
     from services.adapters.ed25519 import verify
     from services.adapters.seal_folder import SealFolder
@@ -115,6 +125,9 @@ def verified_seals(folder: str | None, key_file: str | None) -> dict[str, Any]:
             last, seals = found, seals + 1
         else:
             problems.append(msgspec.to_builtins(found))
+    if not seals and not problems:
+        none = SealProblem(name=folder or "the seals", missing=True, expected="a seal", actual="none")
+        problems.append(msgspec.to_builtins(none))
     return {
         "seals": seals,
         "last": last.name if last else None,

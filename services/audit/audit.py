@@ -252,6 +252,8 @@ class _Audit:
 
     def _report(self, chain: ChainCheck) -> AuditReport:
         tally, findings = self._tally, self._findings
+        if self._parts.seals is not None and self._position and not chain.seals:
+            self._not_checked.append("seals: there are none that can be read")
         not_checked = [
             *self._not_checked,
             *(

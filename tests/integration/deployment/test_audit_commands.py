@@ -131,6 +131,8 @@ def test_seals_are_made_and_verified(up: Up, tmp_path: Path) -> None:
     (tmp_path / "public").write_text(other["public_key"])
     wrong = finaz("seal", "verify", str(seals), "--public-key", str(tmp_path / "public"))
     assert wrong.returncode == 1
+    for nothing in (tmp_path, tmp_path / "misspelt"):
+        assert local(up, "seal", "verify", str(nothing)).returncode == 1
     assert finaz("seal", "key", "--output", str(tmp_path / "k.pem")).returncode == 1
     report = json.loads(told(up, "audit", "replay", "--json").stdout)
     assert report["seals"]["vouched_position"] >= found["position"]
@@ -150,6 +152,9 @@ def test_a_changed_row_is_named_and_what_cannot_be_checked_is_another_status(
     assert (finding["kind"], finding["subject"], finding["at"]) == ("ROW_DIFFERENT", f"runs {stream[4:]}", "priority")
     away = finaz("audit", "replay", "--direct", "--json", FINAZ_POSTGRES_DSN="postgresql:///x?host=/nonexistent")
     assert (away.returncode, json.loads(away.stderr)["code"]) == (2, "STORE_UNAVAILABLE")
+    lost = local(up, "audit", "replay", "--direct", "--json", FINAZ_CAS_DIR=str(tmp_path / "misspelt"))
+    assert (lost.returncode, json.loads(lost.stderr)["code"]) == (2, "FILE_UNAVAILABLE")
+    assert not (tmp_path / "misspelt").exists()
 
 
 def test_a_log_goes_to_another_store(up: Up, tmp_path: Path) -> None:

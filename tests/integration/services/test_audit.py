@@ -51,6 +51,15 @@ def test_a_healthy_system_is_clean(system: AuditedSystem) -> None:
     assert "seal-0000000002" in report.vouches
 
 
+def test_that_there_are_no_seals_is_said(system: AuditedSystem) -> None:
+    """A folder that is not mounted looks like one in which nothing was sealed: the rest is clean, and nothing is vouched for."""
+    for file in system.seal_files.iterdir():
+        file.unlink()
+    report = system.audit()
+    assert (report.clean, report.not_checked) == (True, ("seals: there are none that can be read",))
+    assert report.vouches.startswith("No seal vouches")
+
+
 def test_in_parts_it_finds_the_same(system: AuditedSystem) -> None:
     """Read in many passes, each holding a part of the streams, the audit counts and compares the same, damage included."""
     whole, parts = system.audit(), system.audit(streams_max=20)
