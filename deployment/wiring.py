@@ -79,12 +79,12 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
     from deployment.purchase_wiring import purchases_of
     from deployment.staging_wiring import staging_of
     from projections.checkpoints.postgres import CheckpointsReader
-    from projections.discrepancies.postgres import DiscrepanciesReader
     from projections.quarantine.postgres import QuarantineReader
     from projections.runs.postgres import RunsReader
     from projections.status import Projections
     from services.adapters.manager_store import ManagerOperations
     from services.admission import Admissions
+    from services.alert_sources import alert_sources
     from services.alerts import Alerts
     from services.projection_operations import ProjectionOperations
     from services.read_models import ReadModels
@@ -108,7 +108,7 @@ async def api_parts(settings: Settings) -> AsyncIterator["ApiParts"]:
                 runs=Runs(log),
                 results=Results(blobs),
                 listing=RunListing(RunsReader(log.pool), projections),
-                alerts=Alerts(log, DiscrepanciesReader(log.pool), ManagerOperations(log.pool), projections),
+                alerts=Alerts(log, alert_sources(log.pool), ManagerOperations(log.pool), projections),
                 jobs=jobs(settings, log, blobs),
                 projection_operations=ProjectionOperations(projections, ManagerOperations(log.pool)),
                 stream_records=StreamRecords(log, Runs(log), CheckpointsReader(log.pool), QuarantineReader(log.pool)),

@@ -1,29 +1,26 @@
-"""What asks for an operator: alerts of the reconciler, dead letters and pauses of process managers, and what to do about each.
+"""What asks for an operator: alerts from every source, dead letters and pauses of process managers, and what to do about each.
 
-What must stay true: an alert is resolved by an event that carries the operator's name and note, decided on the discrepancy's own
-stream; a dead letter is revived or discarded once. A crash leaves each done or not done.
+What must stay true: all alerts stand in one list, whatever they are about, each with its source's name; one of the reconciler's is
+resolved by an event that carries the operator's name and note, decided on the discrepancy's own stream; a dead letter is revived or
+discarded once. A crash leaves each done or not done.
 """
 
 import asyncio
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any, Final
 from uuid import UUID, uuid4
-
-import msgspec
 
 from domain.discrepancies.aggregate import NOTE_CHARACTERS_MAX, Discrepancy, DiscrepancyState, decide, evolve
 from domain.discrepancies.messages import DiscrepancyKind, ResolveAlert
 from domain.errors import AlertNotFoundError, BodyInvalidError
 from domain.events import Metadata
 from domain.identity import discrepancy_stream
-from projections.discrepancies.postgres import DiscrepanciesReader
-from projections.discrepancies.projection import DiscrepancyRow
-from projections.reading import PAGE_ROWS_MAX, Page
+from projections.reading import PAGE_ROWS_MAX, Page, checked_limit, page_of, place_of
 from projections.registry import OPTIONAL, PROCESS_MANAGERS, PROJECTIONS
 from projections.status import Projections
 from services import effects
 from services.adapters.manager_store import DEAD_LETTERS_MAX, DeadLetter, ManagerOperations
+from services.alert_sources import NEWEST, AlertSource, AlertView
 from services.ports import Append, EventLog, NewEvent
 
 __all__ = [
@@ -61,41 +58,30 @@ AWAITED_BY_NOBODY: Final = frozenset({*PROCESS_MANAGERS, *OPTIONAL})
 """What may be dead while the API can serve all the same."""
 
 
-class AlertView(msgspec.Struct, frozen=True, kw_only=True):
-    """Two things about a run that disagreed; in state `ALERTED` an operator is asked about it.
-
-    `expected` is what the events say, `actual` what was found (both cut if long). `outcome` says how it was settled, or why it
-    could not be; `principal` who resolved it; `found_at` is the last of `times_found` times.
-    """
-
-    kind: str
-    run_id: str
-    state: str
-    expected: str
-    actual: str
-    outcome: str
-    principal: str | None
-    times_found: int
-    found_at: datetime
-    changed_at: datetime
-    position: int
-
-
 class Alerts:
     """The use cases. `principal` is the operator who asks."""
 
     def __init__(
-        self, log: EventLog, reader: DiscrepanciesReader, managers: ManagerOperations, projections: Projections
+        self, log: EventLog, sources: Sequence[AlertSource], managers: ManagerOperations, projections: Projections
     ) -> None:
         self._log = log
-        self._reader = reader
+        self._sources = tuple(sources)
         self._managers = managers
         self._projections = projections
 
     async def list(self, state: str | None, cursor: str | None, limit: int) -> Page[AlertView]:
-        """Discrepancies, newest first; those in state `ALERTED` are what an operator is asked about."""
-        page = await asyncio.to_thread(self._reader.list, state, cursor, limit)
-        return Page(tuple(map(_view, page.items)), page.next_cursor, page.position)
+        """Alerts of all sources, newest first; those in state `ALERTED` are what an operator is asked about."""
+        query = {"state": state}
+        before = NEWEST if cursor is None else place_of(cursor, query)
+        asked = checked_limit(limit) + 1
+        found = await asyncio.gather(
+            *(asyncio.to_thread(source.newest, state, before, asked) for source in self._sources)
+        )
+        merged = sorted((placed for some in found for placed in some), key=lambda placed: placed.place, reverse=True)
+        views = [placed.view for placed in merged[:asked]]
+        return page_of(
+            views, limit, [placed.place for placed in merged], query, max((view.position for view in views), default=0)
+        )
 
     async def resolve(self, kind: str, subject: str, principal: str, note: str) -> int:
         """An operator's word that an alert was dealt with; the event's position. Raises `AlertNotFoundError`."""
@@ -148,8 +134,3 @@ def checked_reason(reason: Any) -> str:
             "a reason is needed", at="$.reason", expected=f"text of 1 to {REASON_CHARACTERS_MAX} characters"
         )
     return reason
-
-
-def _view(row: DiscrepancyRow) -> AlertView:
-    fields = {name: getattr(row, name) for name in AlertView.__struct_fields__ if name != "run_id"}
-    return AlertView(run_id=row.subject, **fields)

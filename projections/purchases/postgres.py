@@ -40,6 +40,11 @@ class PurchasesReader:
         rows = [ROWS.decode(document) for (document,) in self._query.rows(ROWS.sql["list"], given)]
         return page_of(rows, limit, [row.first_position for row in rows], query, rows[0].position if rows else 0)
 
+    def alerted(self, before: int, limit: int) -> Sequence[PurchaseRow]:
+        """Those with alerts that nobody has settled, begun before a position, the newest first, at most so many."""
+        rows = self._query.rows(ROWS.sql["alerted"], {"before": before, "limit": limit})
+        return [ROWS.decode(document) for (document,) in rows]
+
     def stuck(self, age_seconds: float, limit: int) -> Sequence[tuple[PurchaseRow, float]]:
         """Those not at an end, or with an alert, in their state for so long, with their age in seconds, the oldest first."""
         given = {"age_seconds": age_seconds, "limit": checked_limit(limit)}

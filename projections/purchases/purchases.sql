@@ -38,6 +38,13 @@ WHERE (r.state NOT IN ('CONFIRMED', 'COMPENSATED') OR cardinality(r.alerts) > 0)
 ORDER BY r.state_since, r.purchase_id
 LIMIT %(limit)s
 
+-- name: alerted
+-- Those with alerts that nobody has settled, the newest first, before a position. For operators: the others are read through.
+SELECT row_to_json(r)::text FROM finaz.purchases AS r
+WHERE cardinality(r.alerts) > 0 AND r.first_position < %(before)s
+ORDER BY r.first_position DESC
+LIMIT %(limit)s
+
 -- name: counts
 -- How many have not come to an end, by state, and the age of the oldest by the business clock.
 SELECT r.state, count(*), max(extract(epoch FROM (SELECT finaz.business_now()) - r.state_since))::double precision,

@@ -22,7 +22,6 @@ from deployment.inspection_wiring import inspection_parts
 from deployment.jobs_wiring import rebuild_targets
 from domain.canonical import parse
 from projections.checkpoints.postgres import CheckpointsReader
-from projections.discrepancies.postgres import DiscrepanciesReader
 from projections.inline import INLINE
 from projections.jobs.postgres import JobsReader
 from projections.postgres import PostgresSession
@@ -37,6 +36,7 @@ from services.adapters.gateway_http import HmacWebhookReader
 from services.adapters.manager_store import ManagerOperations
 from services.adapters.staged_tables import staged_tables
 from services.admission import Admissions
+from services.alert_sources import alert_sources
 from services.alerts import Alerts
 from services.business_clock import DatabaseBusinessClock
 from services.cas import DirectoryBlobStore
@@ -183,7 +183,7 @@ async def api_rig(
                 runs=Runs(log),
                 results=Results(blobs),
                 listing=RunListing(RunsReader(log.pool), projections),
-                alerts=Alerts(log, DiscrepanciesReader(log.pool), ManagerOperations(log.pool), projections),
+                alerts=Alerts(log, alert_sources(log.pool), ManagerOperations(log.pool), projections),
                 jobs=Jobs(log, kinds, JobsReader(log.pool)),
                 projection_operations=ProjectionOperations(projections, ManagerOperations(log.pool)),
                 stream_records=StreamRecords(log, Runs(log), CheckpointsReader(log.pool), QuarantineReader(log.pool)),

@@ -99,6 +99,7 @@ async def test_damage_that_cannot_be_repaired_is_seen_and_resolved(api: ApiRig, 
     run_id = await asyncio.to_thread(alerted, system, 1, damages[kind])
     (alert,) = await alerts(api)
     assert (alert["kind"], alert["run_id"], alert["state"], alert["times_found"]) == (kind, run_id, "ALERTED", 1)
+    assert (alert["source"], alert["subject"]) == ("reconciler", run_id)
     assert alert["outcome"]
     assert await metric(api, line) == 1.0
 

@@ -1,0 +1,119 @@
+"""Where alerts come from: each source lists its own in one form, so that an operator has one list to look at.
+
+A source has a name and lists what asks for an operator, the newest first, by a place in the log at which each alert's subject began
+to be listed; no two subjects share a place. What must stay true: looking changes nothing. Another source is one more class here and
+one more line in `alert_sources`.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, Protocol
+
+import msgspec
+
+from domain.discrepancies.aggregate import DiscrepancyState
+from projections.discrepancies.postgres import DiscrepanciesReader
+from projections.discrepancies.projection import DiscrepancyRow
+from projections.purchases.postgres import PurchasesReader
+from projections.purchases.projection import PurchaseRow
+from projections.reading import Query
+
+NEWEST: Final = 2**63 - 1
+"""The place before which everything stands."""
+
+RECONCILER: Final = "reconciler"
+PURCHASES: Final = "purchases"
+"""Names of the sources."""
+
+SETTLE_HINT: Final = "settle it: finaz purchase status, finaz purchase settle"
+
+
+class AlertView(msgspec.Struct, frozen=True, kw_only=True):
+    """What asks for an operator, or did: in state `ALERTED` it still does.
+
+    `source` says who raised it, `subject` what it is about: a run (then `run_id` is the same) or a purchase. `expected` and
+    `actual` (both cut if long) say what should be and what is, `outcome` how it was settled, or why it could not be; `principal`
+    who resolved it; `found_at` is the last of `times_found` times.
+    """
+
+    source: str
+    kind: str
+    subject: str
+    run_id: str | None
+    state: str
+    expected: str
+    actual: str
+    outcome: str
+    principal: str | None
+    times_found: int
+    found_at: datetime
+    changed_at: datetime
+    position: int
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """An alert and its place in the list's order."""
+
+    place: int
+    view: AlertView
+
+
+class AlertSource(Protocol):
+    """One source of alerts. Blocks; any thread may ask."""
+
+    def newest(self, state: str | None, before: int, limit: int) -> Sequence[Placed]:
+        """Its newest alerts before a place, in this state (None: in any), at most `limit`. Raises `StoreUnavailableError`."""
+        ...
+
+
+class ReconcilerAlerts:
+    """What the reconciler found: two things about a run that disagree."""
+
+    def __init__(self, query: Query) -> None:
+        self._reader = DiscrepanciesReader(query)
+
+    def newest(self, state: str | None, before: int, limit: int) -> Sequence[Placed]:
+        """See `AlertSource`."""
+        return [Placed(row.first_position, _of_discrepancy(row)) for row in self._reader.newest(state, before, limit)]
+
+
+class PurchaseAlerts:
+    """Purchases with alerts that nobody has settled, one line for each purchase, by the kind that was raised last."""
+
+    def __init__(self, query: Query) -> None:
+        self._reader = PurchasesReader(query)
+
+    def newest(self, state: str | None, before: int, limit: int) -> Sequence[Placed]:
+        """See `AlertSource`. One that was settled is listed no more; its purchase's timeline has it."""
+        if state not in (None, DiscrepancyState.ALERTED.value):
+            return ()
+        return [Placed(row.first_position, _of_purchase(row)) for row in self._reader.alerted(before, limit)]
+
+
+def alert_sources(query: Query) -> tuple[AlertSource, ...]:
+    """All of them."""
+    return (ReconcilerAlerts(query), PurchaseAlerts(query))
+
+
+def _of_discrepancy(row: DiscrepancyRow) -> AlertView:
+    own = ("source", "run_id")
+    fields = {name: getattr(row, name) for name in AlertView.__struct_fields__ if name not in own}
+    return AlertView(source=RECONCILER, run_id=row.subject, **fields)
+
+
+def _of_purchase(row: PurchaseRow) -> AlertView:
+    return AlertView(
+        source=PURCHASES,
+        kind=row.alerts[-1],
+        subject=row.purchase_id,
+        run_id=None,
+        state=DiscrepancyState.ALERTED.value,
+        expected="an end without alerts",
+        actual=f"{row.state}; {', '.join(row.alerts)}",
+        outcome=SETTLE_HINT,
+        principal=None,
+        times_found=1,
+        found_at=row.state_since,
+        changed_at=row.state_since,
+        position=row.position,
+    )
