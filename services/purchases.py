@@ -220,13 +220,13 @@ class Purchases:
     # ---------------------------------------------------------------- looking
 
     async def view(self, purchase_id: str, principal: str | None) -> PurchaseView:
-        """A purchase; `principal` None sees everybody's. Raises `PurchaseNotFoundError`."""
+        """A purchase; `principal` None, an operator, sees everybody's and operators' notes. Raises `PurchaseNotFoundError`."""
         stream = purchase_stream(purchase_id)
         history = (await self._log.read_streams([stream])).streams[stream]
         saga = fold_saga(recorded.event for recorded in history)
         if not history or principal not in (None, saga.principal):
             raise PurchaseNotFoundError("there is no such purchase", at=purchase_id[:80], expected="one of your own")
-        return view_of(saga, history)
+        return view_of(saga, history, notes=principal is None)
 
     # ---------------------------------------------------------------- operators, and the gateway by itself
 
@@ -258,8 +258,8 @@ class Purchases:
         return await asyncio.to_thread(self._contacts.erase, address)
 
 
-def view_of(saga: Saga, history: Sequence[Recorded]) -> PurchaseView:
-    """The view that a saga's history makes."""
+def view_of(saga: Saga, history: Sequence[Recorded], *, notes: bool) -> PurchaseView:
+    """The view that a saga's history makes; with `notes`, who settled it and what they noted, which is not for buyers."""
     due = next_action(recorded.event for recorded in history)
     return PurchaseView(
         purchase_id=saga.purchase_id,
@@ -274,12 +274,12 @@ def view_of(saga: Saga, history: Sequence[Recorded]) -> PurchaseView:
         charged=saga.charged,
         refunded=saga.refunded,
         next_action=None if due is None else NextAction(action=due.action.value, due_at=due.due_at),
-        timeline=tuple(map(_entry, history)),
+        timeline=tuple(_entry(recorded, notes=notes) for recorded in history),
         position=history[-1].position,
     )
 
 
-def _entry(recorded: Recorded) -> TimelineEntry:
+def _entry(recorded: Recorded, *, notes: bool) -> TimelineEntry:
     event = recorded.event
     match event:
         case EvidenceRecorded():
@@ -288,7 +288,7 @@ def _entry(recorded: Recorded) -> TimelineEntry:
         case PurchaseAlertRaised():
             detail = event.alert.value
         case PurchaseSettled():
-            detail = f"{event.settlement.value} by {event.principal}: {event.note}"
+            detail = event.settlement.value + (f" by {event.principal}: {event.note}" if notes else "")
         case SagaTransition():
             detail = event.reason
         case _:

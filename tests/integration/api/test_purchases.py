@@ -159,13 +159,17 @@ async def test_the_gateway_tells_before_it_answers(api: ApiRig) -> None:
 
 
 async def test_an_operator_settles_what_expired_unknown(api: ApiRig) -> None:
-    """It is in the list of what is stuck and in the metrics; a note is needed; the word stands in the timeline with its name."""
+    """It is in the lists of alerts and of what is stuck, and in the metrics; a note is needed; the word stands in the
+    timeline, with name and note for operators, without them for the buyer."""
     show = await put_on_sale(api)
     purchase = (await buy(api, show)).json()["purchase_id"]
     await asyncio.to_thread(_expire_unknown, api, purchase)
     await api.project("purchases", "balances")
     (stuck,) = (await api.as_("operator").get("/v1/stuck-purchases?age_seconds=0")).json()["items"]
     assert (stuck["purchase_id"], stuck["state"], stuck["alerts"]) == (purchase, "UNKNOWN_EXPIRED", ["UNKNOWN_EXPIRED"])
+    (alert,) = (await api.as_("operator").get("/v1/alerts")).json()["items"]
+    assert [alert[name] for name in ("source", "kind", "subject")] == ["purchases", "UNKNOWN_EXPIRED", purchase]
+    assert (await api.as_("operator").get("/v1/alerts?state=SETTLED")).json()["items"] == []
     page = (await api.as_(None).get("/metrics")).text
     assert 'finaz_purchases_open{state="UNKNOWN_EXPIRED"} 1.0' in page
     path = f"/v1/purchases/{purchase}/settle-as-charged"
@@ -173,10 +177,21 @@ async def test_an_operator_settles_what_expired_unknown(api: ApiRig) -> None:
     settled = await api.as_("operator").post(path, json={"note": "charge ch_1, asked by phone"})
     assert (settled.status_code, settled.json()["state"]) == (200, "CONFIRMED")
     assert any("by operator: charge ch_1" in entry["detail"] for entry in settled.json()["timeline"])
+    assert any("by operator: charge ch_1" in entry for entry in await told(api, "operator", purchase))
+    shown = await told(api, "buyer", purchase)
+    assert ("CHARGED" in shown, [entry for entry in shown if "ch_1" in entry or "operator" in entry]) == (True, [])
+    await api.project("purchases")
+    assert (await api.as_("operator").get("/v1/alerts")).json()["items"] == []
     assert (await api.as_("operator").post(path, json={"note": "again"})).status_code == 409
     await api.project("balances")
     (balance,) = (await api.as_("operator").get("/v1/ledger/balances")).json()["items"]
     assert sum(balance["accounts"].values()) == 0
+
+
+async def told(api: ApiRig, who: str, purchase: str) -> list[str]:
+    """The details of a purchase's timeline as somebody sees them."""
+    found = (await api.as_(who).get(f"/v1/purchases/{purchase}")).json()
+    return [entry["detail"] for entry in found["timeline"]]
 
 
 def _expire_unknown(api: ApiRig, purchase: str) -> None:

@@ -183,8 +183,9 @@ def test_six_questions_then_an_operator() -> None:
         assert rig.account(purchase).charged is (word is Settlement.CHARGED)
         with pytest.raises(RefusedError):
             settle(rig, purchase, word)
-        view = asyncio.run(rig.purchases.view(purchase, "ana"))
-        assert any(f"{word.value} by operator: asked by phone" in entry.detail for entry in view.timeline)
+        noted, shown = (asyncio.run(rig.purchases.view(purchase, who)).timeline for who in (None, "ana"))
+        assert f"{word.value} by operator: asked by phone" in [entry.detail for entry in noted]
+        assert [word.value] == [entry.detail for entry in shown if entry.what == "settled"]
 
 
 def test_a_webhook_before_the_reply() -> None:
