@@ -52,7 +52,10 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress:
-    """A core, from `start_offsets` on and now at `next_offsets`; `marks` bound a bounded run. One thread at a time."""
+    """A core, from `start_offsets` on and now at `next_offsets`; `marks` bound a bounded run. One thread at a time.
+
+    From `bulk_records_min` on, records of a partition are tried at once.
+    """
 
     def __init__(
         self,
@@ -60,12 +63,15 @@ class Progress:
         start_offsets: Mapping[int, int],
         next_offsets: Mapping[int, int] | None = None,
         marks: Mapping[int, int] | None = None,
+        *,
+        bulk_records_min: int = BULK_RECORDS_MIN,
     ) -> None:
         self.core = core
         self.next_offsets = dict(start_offsets if next_offsets is None else next_offsets)
         self.marks = None if marks is None else dict(marks)
         self.uncommitted = 0
         """Offsets and retries since the last cut."""
+        self._bulk_records_min = bulk_records_min
         self._start = sum(start_offsets.values())
         self._blocks: dict[str, bytes] = {}
         self._clear()
@@ -106,7 +112,7 @@ class Progress:
         if self._take_at_once(records):
             return
         count = len(records)
-        if count < 2 * BULK_RECORDS_MIN:
+        if count < 2 * self._bulk_records_min:
             for record in records.records():
                 self.take(record)
         else:
@@ -116,7 +122,7 @@ class Progress:
     def _take_at_once(self, records: RecordColumns) -> bool:
         partition, count = records.partition, len(records)
         expected = self.next_offsets[partition]
-        if count < BULK_RECORDS_MIN or self._is_beyond(partition, records.offsets[-1]):
+        if count < self._bulk_records_min or self._is_beyond(partition, records.offsets[-1]):
             return False
         if list(records.offsets) != list(range(expected, expected + count)):
             return False

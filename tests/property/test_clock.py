@@ -1,7 +1,9 @@
 """Clocks and lanes: fed in any order, released at any watermark, restored anywhere: the same ticks as all at once."""
 
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,12 +11,13 @@ from hypothesis import strategies as st
 from domain.canonical import canonical, parse
 from domain.market.clock import Clock, Ticks
 from domain.market.errors import ClockGapTooLongError, ClockOrderError
+from domain.market.event_runs import events_of, joined_runs, run_of
 from domain.market.feature_batch import FeatureBatch
 from domain.market.flow import FlowSpec, IntervalClock, parse_flow
 from domain.market.lanes import Lane, LaneValues, lanes_of
 from domain.market.pipeline import execute_events
 from domain.market.records import MarketEvent
-from tests.support.market_strategies import START, events, flow
+from tests.support.market_strategies import ANY_VALUES, START, events, flow
 
 CLOCKS: list[dict[str, Any]] = [
     {"kind": "event"},
@@ -39,7 +42,10 @@ def rows_of(lane: LaneValues) -> list[tuple[int, str, list[str]]]:
 
 @given(st.data(), st.sampled_from(CLOCKS), st.sampled_from(["ema", "sma", "returns"]))
 def test_a_lane_fed_event_by_event_equals_the_batch(data: st.DataObject, clock: dict[str, Any], op: str) -> None:
-    """Arrivals shuffled within what the watermark allows, releases and restarts anywhere: equal ticks and values to the bit."""
+    """Arrivals shuffled within what the watermark allows, releases and restarts anywhere: equal ticks and values to the bit.
+
+    So for events that come as a run, in whatever order.
+    """
     spec = parse_flow(flow(op, clock=clock))
     made = data.draw(events(instruments=("A",), revisions_max=2))
     expected = shown(execute_events(spec, made))
@@ -48,8 +54,13 @@ def test_a_lane_fed_event_by_event_equals_the_batch(data: st.DataObject, clock: 
     waiting = data.draw(st.permutations(sorted(made, key=lambda event: event.event_time)))
     while waiting:
         count = data.draw(st.integers(1, len(waiting)))
-        for event in waiting[:count]:
-            lane.accept(event)
+        if data.draw(st.booleans()):
+            lane.accept_run(joined_runs([run_of(event) for event in waiting[:count]]))
+        else:
+            lane.accept_all(waiting[:count])
+        held = len(lane)
+        assert lane.waiting(START + 10**12) == 0
+        assert lane.waiting(START) == held
         waiting = waiting[count:]
         bound = min((event.event_time for event in waiting), default=START)
         found += rows_of(lane.release(bound - data.draw(st.integers(0, 5_000_000))))
@@ -61,6 +72,22 @@ def test_a_lane_fed_event_by_event_equals_the_batch(data: st.DataObject, clock: 
     found += rows_of(lane.finish())
     assert found == expected
     assert len(lane) == 0
+
+
+@given(st.lists(events(instruments=("A",), columns=("close", "volume"), values=ANY_VALUES), min_size=1, max_size=3))
+def test_a_run_is_its_events(parts: list[list[MarketEvent]]) -> None:
+    """Joined, cut and picked from: the same events, to the bit, in the same order; in order is what stands in order."""
+    made = [event for part in parts for event in part]
+    if not made:
+        return
+    run = joined_runs([joined_runs([run_of(event) for event in part]) for part in parts if part])
+    assert repr(list(run)) == repr(made) == repr(list(events_of([run])))
+    middle = len(made) // 2
+    assert list(events_of([run.rows(0, middle), *made[middle:]])) == made
+    places = list(range(len(made) - 1, -1, -2))
+    assert list(run.picked(np.array(places))) == [made[place] for place in places]
+    keys = [(event.event_time, event.event_id) for event in made]
+    assert run.in_order == all(one < other for one, other in pairwise(keys))
 
 
 @given(events(instruments=("A", "B", "C")), st.sampled_from(CLOCKS))
