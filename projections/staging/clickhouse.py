@@ -22,8 +22,9 @@ from uuid import UUID
 import numpy as np
 
 from domain.market.batch_columns import OutputColumns
-from domain.market.compiled import Bytes, Floats, Ints
-from domain.market.text_columns import EARLIEST, LATEST, Texts, join_rows, texts_from_offsets
+from domain.market.compiled import Floats, Ints
+from domain.market.text_columns import EARLIEST, LATEST, Texts, join_rows
+from projections.staging.arrow import columns_of
 from projections.staging.errors import StagingFolderTakenError, StagingUnavailableError
 from projections.statements import statements
 
@@ -178,6 +179,17 @@ class FeatureValues:
             return {
                 attempt: Digest(int(rows), int(digest)) for attempt, rows, digest in _rows(client, "digests", attempts)
             }
+
+    def labels(self, attempts: Sequence[UUID]) -> dict[UUID, tuple[int, list[tuple[str, str, str, int]]]]:
+        """How many rows each attempt has, and of what they say they are (run, output, instrument, generation): two at most."""
+        with self._using() as client:
+            return {attempt: (int(rows), labels) for attempt, rows, labels in _rows(client, "labels", attempts)}
+
+    def rows_of(self, attempts: Sequence[UUID], rows_max: int) -> tuple[OutputColumns, int]:
+        """The rows of these, one attempt after the other and each in clock order, and how many values are NaN and not NULL."""
+        with self._using() as client:
+            arguments = {"attempts": list(attempts), "limit": rows_max}
+            return columns_of(client.query_arrow(_SQL["rows_of"], arguments).combine_chunks())
 
     def foreign_rows(self, attempt: UUID, run_id: str, output: str, instrument: str, generation: int) -> int:
         """Rows of the attempt that claim to be of something else."""
@@ -359,29 +371,9 @@ def arrow_of(slices: Sequence[StagedSlice]) -> Any:
 
 def _columns_of(table: Any) -> StagedColumns:
     """The columns of a page."""
-    import pyarrow as pa
-
     table = table.combine_chunks()
-    times = table.column("event_time").cast(pa.int64()).to_numpy()
-    ids = table.column("event_id").cast(pa.large_string()).combine_chunks()
-    ids = ids.chunk(0) if isinstance(ids, pa.ChunkedArray) and ids.num_chunks else ids
-    column = table.column("value")
-    values = column.to_numpy()
+    columns, not_numbers = columns_of(table)
+    run_ids, outputs, instruments = (table.column(name).to_pylist() for name in ("run_id", "output", "instrument"))
     return StagedColumns(
-        times,
-        _texts_of(ids) if len(times) else texts_from_offsets(np.empty(0, np.uint8), np.zeros(1, np.int64)),
-        table.column("run_id").to_pylist(),
-        table.column("output").to_pylist(),
-        table.column("instrument").to_pylist(),
-        values,
-        int(np.isnan(values).sum()) - column.null_count,
-        table,
+        columns.event_times, columns.event_ids, run_ids, outputs, instruments, columns.values, not_numbers, table
     )
-
-
-def _texts_of(strings: Any) -> Texts:
-    """The column of an Arrow array of large strings, without copying its bytes."""
-    _, offsets, data = strings.buffers()
-    places: Ints = np.frombuffer(offsets, dtype=np.int64)[strings.offset : strings.offset + len(strings) + 1]
-    bytes_: Bytes = np.frombuffer(data, dtype=np.uint8) if data is not None else np.empty(0, np.uint8)
-    return texts_from_offsets(bytes_, places)

@@ -43,6 +43,18 @@ SELECT count() FROM feature_values
 WHERE attempt = {attempt:UUID}
   AND (run_id != {run_id:String} OR output != {output:String} OR instrument != {instrument:String} OR generation != {generation:UInt32})
 
+-- name: labels
+-- How many rows each attempt has, and of what they say they are: two answers are enough to see that there is more than one.
+SELECT attempt, count() AS rows, groupUniqArray(2)((toString(run_id), toString(output), toString(instrument), generation)) AS labels
+FROM feature_values WHERE attempt IN {attempts:Array(UUID)} GROUP BY attempt
+
+-- name: rows_of
+-- All rows of some attempts, in the order in which the attempts are given.
+SELECT event_time, event_id, value FROM feature_values
+WHERE attempt IN {attempts:Array(UUID)}
+ORDER BY indexOf({attempts:Array(UUID)}, attempt), event_time, event_id
+LIMIT {limit:UInt64}
+
 -- name: digests
 -- One number for the rows of each attempt, which any change to any of them changes.
 SELECT attempt, count() AS rows,

@@ -2,11 +2,13 @@
 
 What must stay true: attempts are those of the audit's snapshot; a publication that an operator has staging pass over need not be
 staged, and may have been since, by a repair. ClickHouse is not part of the snapshot: where its rows differ and the attempt has been
-superseded since, they were right to go, and that is no difference. Holds the deliveries of one part.
+superseded since, they were right to go, and that is no difference. Holds the deliveries of one part, and the artifacts of what is
+compared together.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from contextlib import suppress
+from typing import Final
 from uuid import UUID
 
 from domain.errors import (
@@ -18,9 +20,9 @@ from domain.errors import (
     RunFailedError,
 )
 from domain.events import Recorded
-from projections.staging.attempts import Attempt
+from projections.staging.attempts import Attempt, attempt_of
 from projections.staging.clickhouse import FeatureValues
-from projections.staging.comparison import difference
+from projections.staging.comparison import Comparisons, difference
 from projections.staging.projection import NAME, Delivery, StagingKey, apply, key_of
 from projections.statements import statements
 from services.audit.audit import Snapshot
@@ -61,11 +63,15 @@ class StagingCheck:
         expected = {key: delivery for key, delivery in self._expected.items() if delivery.position <= position}
         skipped = snapshot.skips().get(NAME, frozenset())
         wanted, served = sum(delivery.position not in skipped for delivery in expected.values()), 0
-        for attempt in (_attempt(row) for page in snapshot.pages(_VISIBLE, _ALL) for row in page):
+        comparisons = Comparisons(self._values)
+        for attempt in (attempt_of(row) for page in snapshot.pages(_VISIBLE, _ALL) for row in page):
             if self._part.has(attempt.run_id):
                 alive()
                 served += 1
-                self._compare(attempt, expected.pop(attempt.key, None), findings)
+                self._add(attempt, expected.pop(attempt.key, None), comparisons, findings)
+                if comparisons.is_full:
+                    self._compare(comparisons, findings)
+        self._compare(comparisons, findings)
         for (run_id, output), delivery in expected.items():
             if delivery.position in skipped:
                 continue
@@ -77,14 +83,25 @@ class StagingCheck:
         """How many outputs were to be staged, and how many are."""
         return self._audited
 
-    def _compare(self, attempt: Attempt, delivery: Delivery | None, findings: Findings) -> None:
+    def _add(self, attempt: Attempt, delivery: Delivery | None, comparisons: Comparisons, findings: Findings) -> None:
+        """Compare an attempt with what was published; where those agree, its rows are to be compared."""
         subject = f"{NAME} {attempt.run_id} {attempt.output}"
         if delivery is None:
             findings.add(FindingKind.ROW_EXTRA, subject, "no such publication", f"an attempt at {attempt.artifact}")
-            return
-        if delivery != attempt.delivery:
+        elif delivery != attempt.delivery:
             findings.add(FindingKind.ROW_DIFFERENT, subject, str(delivery), str(attempt.delivery))
-            return
+        elif comparisons.takes(attempt):
+            with suppress(BlobMissingError, BlobCorruptError):  # the look at the blobs names it
+                comparisons.add(attempt, self._blobs.get(attempt.artifact))
+        else:
+            self._look(attempt, findings)
+
+    def _compare(self, comparisons: Comparisons, findings: Findings) -> None:
+        for attempt in comparisons.unequal():
+            self._look(attempt, findings)
+
+    def _look(self, attempt: Attempt, findings: Findings) -> None:
+        """Name what is wrong with the rows of an attempt, if something is."""
         kind, found = FindingKind.ROW_DIFFERENT, None
         try:
             found = difference(self._values, attempt, self._blobs.get(attempt.artifact))
@@ -95,18 +112,5 @@ class StagingCheck:
         except (RunFailedError, InputError, NotFoundError) as error:
             kind, found = FindingKind.ROW_UNREADABLE, str(error)
         if found is not None and self._still_visible([attempt.attempt]):
+            subject = f"{NAME} {attempt.run_id} {attempt.output}"
             findings.add(kind, subject, f"the rows of {attempt.artifact}", found)
-
-
-def _attempt(row: Sequence[Any]) -> Attempt:
-    attempt, generation, run_id, output, instrument, artifact, rows, position = row
-    return Attempt(
-        attempt=attempt,
-        generation=generation,
-        run_id=run_id,
-        output=output,
-        instrument=instrument,
-        artifact=artifact,
-        rows=rows,
-        position=position,
-    )

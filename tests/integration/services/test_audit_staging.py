@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from domain.runs.messages import ResultPublished
+from projections.staging import comparison
+from projections.staging.attempts import Attempt
 from projections.staging.clickhouse import FeatureValues
 from projections.staging.postgres import StagingRepairs
 from projections.staging.projection import apply
@@ -135,3 +137,30 @@ def test_a_repair_in_between_is_no_difference(market: Market) -> None:
         report = audit(snapshot, parts)
     assert not {attempt.attempt for attempt in market.attempts.visible(100)} & set(before)
     assert staged(report) == []
+
+
+def test_attempts_are_compared_together(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two statements tell all that are equal from those that may not be; however few are taken together, the same is found."""
+    attempts = market.attempts.visible(100)
+
+    def unequal() -> list[Attempt]:
+        together = comparison.Comparisons(market.values)
+        for attempt in attempts:
+            together.add(attempt, market.blobs.get(attempt.artifact))
+        return together.unequal()
+
+    assert unequal() == []
+    market.damage(attempts[1], "value", 3)
+    assert unequal() == [attempts[1]]
+    damaged = (FindingKind.ROW_DIFFERENT, f"staging {attempts[1].run_id} {attempts[1].output}")
+    for limit, most in (("ATTEMPTS", 1), ("ROWS", attempts[0].rows), ("BYTES", 1)):
+        with monkeypatch.context() as patched:
+            patched.setattr(comparison, f"TOGETHER_{limit}_MAX", most)
+            together = comparison.Comparisons(market.values)
+            assert not together.is_full
+            together.add(attempts[0], market.blobs.get(attempts[0].artifact))
+            assert together.is_full
+            assert staged(audited(market)) == [damaged]
+    monkeypatch.setattr(comparison, "TOGETHER_ROWS_MAX", 1)
+    assert not together.takes(attempts[0])
+    assert staged(audited(market)) == [damaged]
