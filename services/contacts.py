@@ -2,7 +2,8 @@
 
 What must stay true: no event holds an address; erasing leaves the reference, which then leads to nobody. An address is written
 before the append that refers to it and removed if that is refused; a crash in between leaves an address that nobody refers to,
-which a sweep removes after a day.
+which a sweep removes after a day. A sweep costs the same however many purchases there were: it looks at a bounded number of
+addresses, and at none twice.
 """
 
 import re
@@ -22,6 +23,9 @@ SWEEP_AGE_SECONDS: Final = 86_400.0
 
 SWEEP_CALLS: Final = 500
 """Addresses written between two sweeps."""
+
+SWEEP_ROWS_MAX: Final = 1000
+"""Addresses that one sweep looks at, each of them once for ever: twice what is written between two, so that sweeps keep up."""
 
 _ATOM: Final = r"(?:[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]|[^\x00-\x7f])+"
 _LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
@@ -85,5 +89,5 @@ class Contacts:
         return tuple(purchase_id for (purchase_id,) in self._query.rows(_SQL["erase"], {"address": address}))
 
     def sweep(self) -> None:
-        """Remove old addresses that no purchase refers to."""
-        self._query.rows(_SQL["sweep"], {"age_seconds": SWEEP_AGE_SECONDS})
+        """Look at some old addresses that were never looked at, and remove those that no purchase refers to."""
+        self._query.rows(_SQL["sweep"], {"age_seconds": SWEEP_AGE_SECONDS, "limit": SWEEP_ROWS_MAX})

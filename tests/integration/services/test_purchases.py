@@ -25,7 +25,7 @@ from projections.runner import run_once
 from projections.status import Projections
 from services.adapters.manager_store import InstanceRows, PostgresCommandQueue
 from services.business_clock import DatabaseBusinessClock
-from services.contacts import SWEEP_AGE_SECONDS, Contacts
+from services.contacts import SWEEP_AGE_SECONDS, SWEEP_ROWS_MAX, Contacts
 from services.deals import Deals
 from services.gateway import ChargeRequest
 from services.notice_relay import BATCH_MAX, LogTeller, NoticeRelay
@@ -277,6 +277,24 @@ def test_personal_data_is_erased_and_what_a_crash_left_is_swept(house: House) ->
     assert execute(house.dsn, "SELECT address FROM finaz.contacts") == [(None,)]
     house.work()
     assert house.mailer.mails == []
+
+
+def test_a_sweep_looks_at_a_bounded_number_of_addresses_and_at_none_twice(house: House) -> None:
+    """However many purchases there were: it is part of a buyer's request. What it has looked at it passes over."""
+    show = asyncio.run(house.show(2))
+    asyncio.run(house.buy(show, "A0", "ana"))
+    many = f"""INSERT INTO finaz.contacts (contact_id, purchase_id, address, made_at)
+        SELECT 'con_' || n, 'res_' || n, 'x@example.org', clock_timestamp() - interval '2 days'
+        FROM generate_series(1, {SWEEP_ROWS_MAX + 7}) AS n"""
+    execute(house.dsn, many)
+    execute(
+        house.dsn, "UPDATE finaz.contacts SET made_at = made_at - interval '3 days' WHERE address = 'ana@example.org'"
+    )
+    counts = "SELECT count(*), count(*) FILTER (WHERE kept) FROM finaz.contacts"
+    house.contacts.sweep()
+    assert execute(house.dsn, counts) == [(1 + 8, 1)]
+    house.contacts.sweep()
+    assert execute(house.dsn, counts) == [(1, 1)]
 
 
 def test_a_sale_that_was_charged_twice_is_listed_until_somebody_settles_it(house: House) -> None:
