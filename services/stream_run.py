@@ -342,13 +342,15 @@ def _offsets(progress: Progress) -> dict[str, Any]:
 
 
 def _restored(core: StreamCore, restored: Restored) -> dict[str, Any]:
-    """Give the core the state that was committed, and see that it is that state, to the byte."""
+    """Give the core the state that was committed, and see that it is that state, to the byte; one of an older schema is not."""
     manifest = restored.manifest
     if restored.state is None or manifest is None:
         return {}
     core.restore(restored.state)
+    if manifest.state_schema != STATE_SCHEMA:
+        return {"manifest": manifest.manifest_hash}
     state = address_of(core.packed_state({}))
-    if state != manifest.state and manifest.state_schema == STATE_SCHEMA:
+    if state != manifest.state:
         raise CheckpointInvalidError(
             f"restored, the state is {state}", at=f"state of epoch {manifest.epoch}", expected=manifest.state
         )
