@@ -26,7 +26,7 @@ demo: setup ## show the whole way from prices to published results
 	$(BIN)/finaz demo
 
 test: setup ## run all tests, against a real PostgreSQL and a real broker (Apache Kafka where java and mvn are found)
-	$(BIN)/pytest --numprocesses 2 --dist worksteal
+	$(BIN)/pytest --numprocesses 3 --dist worksteal
 
 lint: setup ## check style, imports and types
 	$(BIN)/ruff check .

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,18 @@ class Up:
             entry = self._entry(line)
             if entry.get("event") == event and facts.items() <= entry.items():
                 return entry
+
+    def wait_for_all(self, names: Iterable[str], events: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+        """The next lines in which each component, by its name, has these events one after the other; several at the same time."""
+        found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+        while any(len(entries) < len(events) for entries in found.values()):
+            line = self._lines.get(timeout=SECONDS_MAX)
+            assert line is not None, "finaz up has ended"
+            entry = self._entry(line)
+            entries = found.get(entry.get("component", ""))
+            if entries is not None and len(entries) < len(events) and entry.get("event") == events[len(entries)]:
+                entries.append(entry)
+        return found
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Signal it and return its exit status."""

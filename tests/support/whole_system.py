@@ -1,7 +1,7 @@
 """The whole system in one process, for the walk of all fault points: it admits six runs, executes them (one of them from a topic
-that each start fills with the same records), projects, recovers orphans, reconciles, and ends when everything has settled. A fault
+that each start fills with the same records), projects, recovers orphans, reconciles, and ends when everything has settled. Faults
 may be planted: at a fault point, or around the append of an event of some topic, the process kills itself, stops itself, or meets
-an error, once.
+an error, once for each.
 
 Started again with the same folder it goes on where the last one was, as a restarted service would.
 """
@@ -80,20 +80,19 @@ class Fault:
 
 
 class Passes:
-    """Counts what is passed, and strikes when the fault's turn has come."""
+    """Counts what is passed, and strikes when a fault's turn has come."""
 
-    def __init__(self, fault: Fault | None) -> None:
+    def __init__(self, faults: Sequence[Fault]) -> None:
         self.counts: Counter[str] = Counter()
-        self._fault = fault
+        self._faults = {(fault.where, fault.nth): fault for fault in faults}
         self._lock = threading.Lock()
 
     def __call__(self, where: str) -> None:
         with self._lock:
             self.counts[where] += 1
-            struck = self._fault is not None and (where, self.counts[where]) == (self._fault.where, self._fault.nth)
-        if struck:
-            assert self._fault is not None
-            self._fault.strike()
+            fault = self._faults.get((where, self.counts[where]))
+        if fault is not None:
+            fault.strike()
 
 
 class WatchedLog(Log):
@@ -165,10 +164,10 @@ class Computing(Steered):
                 time.sleep(0.01)
 
 
-def run(dsn: str, folder: str, fault: Fault | None) -> None:
+def run(dsn: str, folder: str, *faults: Fault) -> None:
     """The process: exit status 0 when everything has settled, 3 when it has not in time."""
     projections.runner.DEAD_AFTER_SECONDS = STOPPED_OWNER_SECONDS  # type: ignore[attr-defined]
-    passes = Passes(fault)
+    passes = Passes(faults)
     faultpoints.arm(passes)
     settled = asyncio.run(_run(dsn, Path(folder), passes))
     (Path(folder) / "passes.json").write_text(json.dumps(passes.counts))

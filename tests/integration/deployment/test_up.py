@@ -48,11 +48,13 @@ def test_what_dies_comes_back_and_the_end_leaves_nothing(tmp_path: Path) -> None
         snapshot = json.loads(made.stdout)["address"]
         before = submit(up, snapshot, "before the deaths")
         pids = {*up.pids.values(), database_pid(up), broker_pid(up)}
-        for name in ("worker-1", "projector", "manager", "api"):
+        names = ("worker-1", "projector", "manager", "api")
+        for name in names:
             os.kill(up.pids[name], signal.SIGKILL)
-            assert up.wait_for_log("component_died", component=name)["status"] == "signal SIGKILL"
-            pids.add(up.wait_for_log("component_started", component=name)["pid"])
-            up.wait_for_log("component_ready", component=name)
+        told = up.wait_for_all(names, ("component_died", "component_started", "component_ready"))
+        for died, started, _ in told.values():
+            assert died["status"] == "signal SIGKILL"
+            pids.add(started["pid"])
         os.kill(database_pid(up), signal.SIGKILL)
         up.wait_for_log("database_died")
         pids.add(up.wait_for_log("database_restarted")["pid"])

@@ -467,7 +467,7 @@ def test_a_projection_changed_in_code_is_rebuilt_and_says_so_until_then(rig: Rig
     copy of another version is not rolled back to, and a half-built one of another version is begun anew."""
     stored_and_served(rig)
     projection = PROJECTIONS["runs"]
-    newer = replace(projection.model, version=2)
+    newer = replace(projection.model, version=projection.model.version + 1)
     assert isinstance(projection.rows, RowStore)
     with closing(PostgresSession(rig.dsn, newer, projection.rows, "newer")) as session:
         progress = run_once(session, newer)
@@ -475,7 +475,10 @@ def test_a_projection_changed_in_code_is_rebuilt_and_says_so_until_then(rig: Rig
     assert (progress.state, progress.failure.code) == (CopyState.STOPPED, "CODE_VERSION_DIFFERS")
     assert "rebuild it" in progress.failure.reason
     status = rig.projections.status("runs")
-    assert (status.code_version, status.failure and status.failure.code) == (1, "CODE_VERSION_DIFFERS")
+    assert (status.code_version, status.failure and status.failure.code) == (
+        projection.model.version,
+        "CODE_VERSION_DIFFERS",
+    )
     job_id = rig.request("runs")
     with faultpoints.armed(dies_at("copy_attach.before")), pytest.raises(CrashError):
         rig.runner("older").run_once()
@@ -487,7 +490,7 @@ def test_a_projection_changed_in_code_is_rebuilt_and_says_so_until_then(rig: Rig
     rig.until_taken("newer")
     assert rig.view(job_id).state == "SUCCEEDED"
     status = rig.projections.status("runs")
-    assert (status.code_version, status.state, status.failure) == (2, CopyState.RUNNING, None)
+    assert (status.code_version, status.state, status.failure) == (newer.version, CopyState.RUNNING, None)
     with session_of(rig.dsn, "runs") as session, pytest.raises(CodeVersionError):
         run_once(session, projection.model)
     back = rig.done("runs", action="roll_back")
@@ -498,7 +501,7 @@ def test_a_projection_changed_in_code_is_rebuilt_and_says_so_until_then(rig: Rig
 
 def _newer_code(rig: Rig) -> None:
     projection = PROJECTIONS["runs"]
-    newer = replace(projection.model, version=2)
+    newer = replace(projection.model, version=projection.model.version + 1)
     rig.kinds["rebuild"] = RebuildKind(
         {"runs": lambda builder: postgres.CopyRebuild(rig.dsn, newer, projection.rows, builder)},  # type: ignore[arg-type]
         rig.blobs,
