@@ -18,6 +18,7 @@ import msgspec
 
 from domain.errors import BodyInvalidError, RefusedError
 from domain.events import Event
+from domain.purchases.evidence import follow_evidence
 from domain.purchases.identity import (
     intent_id_of,
     ledger_stream,
@@ -77,7 +78,6 @@ from domain.purchases.saga import (
     SagaState,
     alert,
     evolve,
-    follow_evidence,
     move,
 )
 from domain.purchases.seats import (

@@ -1,17 +1,13 @@
-"""The saga: the table of its states, what it remembers, and what follows from each command.
+"""The saga: the table of its states, and what it remembers. What evidence means in each state stands in `evidence.py`, what a
+command calls for, with the other streams that follow, in `deal.py`.
 
-What must stay true:
-  * Evidence is no transition: what the gateway says is recorded in every state, a repetition changes nothing, and evidence of a
-    charge beats DECLINED and "not found".
-  * An unknown charge is reconciled, never compensated blind: only an answer that is believed, or an operator, leads out of UNKNOWN.
-  * "Not found" is believed only when the grace period since the last attempt is over.
-  * COMPENSATED needs a refund for every recorded charge, in its own append (`domain.purchases.deal` sees to it). One intent has one
-    charge if the gateway keeps its promise; each further one, known by its gateway id, is owed a refund of its own.
-Instants come in as arguments, by the business clock. Pure.
+What must stay true: evidence moves no state, it is remembered in every one, and a repetition changes nothing; one intent has one
+charge if the gateway keeps its promise, and each further one, known by its gateway id, is owed a refund of its own. Instants come
+in as arguments, by the business clock. Pure.
 """
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -46,9 +42,6 @@ RECONCILE_DELAYS_SECONDS: Final = (60, 120, 240, 480, 960, 1920)
 
 RECONCILE_ATTEMPTS_MAX: Final = len(RECONCILE_DELAYS_SECONDS)
 """Questions that are asked before an operator is."""
-
-GRACE_SECONDS: Final = 120
-"""Seconds after an attempt in which "not found" is not believed."""
 
 RESUME_SECONDS: Final = 300
 """Seconds after which a saga without an answer charges again, under its intent."""
@@ -241,7 +234,7 @@ def _remembering(saga: Saga, event: Event) -> Saga:
         case PurchaseSettled():
             return changed(saga, alerts=())  # they were for whoever has settled it
         case EvidenceRecorded():
-            seen = _with(_with(saga.seen, identity_of(event)), _answered(event))
+            seen = _with(_with(saga.seen, identity_of(event)), answered_by(event))
             return _counting(changed(saga, seen=seen), event)
     return saga
 
@@ -286,7 +279,7 @@ def identity_of(evidence: EvidenceRecorded) -> str:
     return "|".join(map(str, (evidence.operation.value, evidence.outcome.value, *told, *asked)))
 
 
-def _answered(evidence: EvidenceRecorded) -> str:
+def answered_by(evidence: EvidenceRecorded) -> str:
     """Which attempt has its answer."""
     return f"{evidence.operation.value}|{evidence.source.value}|{evidence.attempt}"
 
@@ -297,90 +290,6 @@ def fold_saga(events: Iterable[Event]) -> Saga:
     for event in events:
         saga = evolve(saga, event)
     return saga
-
-
-# ------------------------------------------------------------------------------------------------ what evidence means
-
-
-def follow_evidence(
-    saga: Saga, evidence: EvidenceRecorded, now: datetime, asked_at: datetime | None = None
-) -> tuple[Event, ...]:
-    """The evidence and what follows from it in the saga itself; `()` for what is known already.
-
-    `asked_at` is when the question was asked, if it was one: a process that slept since then does not make "not found" truer.
-    """
-    if evidence.operation is Operation.REFUND:
-        return _of_refund(saga, evidence, now)
-    if identity_of(evidence) in saga.seen:
-        return ()
-    events: list[Event] = [evidence]
-    match evidence.outcome:
-        case Outcome.SUCCEEDED if saga.charged:
-            return _of_further_charge(saga, evidence, now)
-        case Outcome.SUCCEEDED if saga.state in AWAITING:
-            events.append(move(PaymentReceived, saga, now, evidence.source.value))
-        case Outcome.SUCCEEDED if saga.state is SagaState.COMPENSATED:
-            events.append(move(CompensationBegun, saga, now, "LATE_CHARGE"))
-        case Outcome.DECLINED if saga.state in AWAITING and not saga.disputed:
-            events.append(move(PaymentFailed, saga, now, "DECLINED"))
-        case Outcome.OTHER_AMOUNT:
-            events += alert(saga, Alert.OTHER_AMOUNT, f"{evidence.amount_minor} {evidence.currency}", now)
-            events += _inconclusive(saga, evidence, now)
-        case Outcome.NOT_FOUND if (
-            saga.state is SagaState.UNKNOWN and not saga.disputed and _grace_is_over(saga, asked_at or now)
-        ):
-            events.append(move(PaymentFailed, saga, now, "NOT_FOUND"))
-        case Outcome.DECLINED | Outcome.NOT_FOUND | Outcome.UNKNOWN:
-            events += _inconclusive(saga, evidence, now)
-    return tuple(events)
-
-
-def _of_further_charge(saga: Saga, evidence: EvidenceRecorded, now: datetime) -> tuple[Event, ...]:
-    """A charge beside a recorded one: the same again, its id learned, or a second one, which the gateway promised not to make.
-
-    A second one is refunded where nothing is sold. Where seats are, an operator is asked first: if the gateway has only told one
-    charge under two names, a refund would take back the one that pays for them.
-    """
-    if not evidence.gateway_id or evidence.gateway_id in saga.charges:
-        return ()
-    if len(evolve(saga, evidence).charges) == len(saga.charges):
-        return (evidence,)
-    events = (evidence, *alert(saga, Alert.SECOND_CHARGE, evidence.gateway_id, now))
-    if saga.state is SagaState.COMPENSATED and evolve(saga, evidence).owed:
-        return (*events, move(CompensationBegun, saga, now, "LATE_CHARGE"))
-    return events
-
-
-def _of_refund(saga: Saga, evidence: EvidenceRecorded, now: datetime) -> tuple[Event, ...]:
-    # An operator's word is about what is owed then; a reply that tells an old refund again answers an attempt, so another follows.
-    answers = evidence.source is Source.REPLY and _answered(evidence) not in saga.seen
-    new = evidence.source is Source.OPERATOR or (answers and saga.owed)
-    if identity_of(evidence) in saga.seen and not new:
-        return ()
-    other = evidence.outcome is Outcome.OTHER_AMOUNT
-    if saga.owed and (other or evidence.outcome is Outcome.DECLINED):
-        return (evidence, *alert(saga, Alert.REFUND_REFUSED, evidence.detail, now))
-    after = evolve(saga, evidence)
-    surplus = len(after.refunds) > max(len(saga.refunds), len(saga.charges))
-    taken = saga.state is SagaState.CONFIRMED and after.refunded and not saga.refunded
-    if other or surplus or taken:
-        return (evidence, *alert(saga, Alert.UNEXPECTED_REFUND, evidence.gateway_id, now))
-    return (evidence,)
-
-
-def _inconclusive(saga: Saga, evidence: EvidenceRecorded, now: datetime) -> tuple[Event, ...]:
-    """An answer that decides nothing: UNKNOWN from the first one, an operator's affair after the last question."""
-    if saga.state is SagaState.PENDING:
-        return (move(PaymentBecameUnknown, saga, now, evidence.outcome.value),)
-    last = evidence.source is Source.RECONCILIATION and evidence.attempt >= RECONCILE_ATTEMPTS_MAX
-    if saga.state is SagaState.UNKNOWN and last:
-        expired = move(UnknownExpired, saga, now, evidence.outcome.value)
-        return (expired, *alert(saga, Alert.UNKNOWN_EXPIRED, saga.purchase_id, now))
-    return ()
-
-
-def _grace_is_over(saga: Saga, asked_at: datetime) -> bool:
-    return saga.last_attempt_at is None or asked_at - saga.last_attempt_at >= timedelta(seconds=GRACE_SECONDS)
 
 
 def alert(saga: Saga, kind: Alert, detail: str, now: datetime) -> tuple[Event, ...]:

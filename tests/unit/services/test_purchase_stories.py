@@ -8,6 +8,7 @@ from deployment.gateway_books import Entry
 from domain.errors import BodyInvalidError, IdempotencyKeyReusedError, IllegalTransitionError, RefusedError
 from domain.events import Event
 from domain.purchases.errors import PurchaseNotFoundError, SeatsTakenError, SeatUnknownError, ShowNotFoundError
+from domain.purchases.evidence import GRACE_SECONDS
 from domain.purchases.identity import INTENT_CHARACTERS_MAX, intent_id_of
 from domain.purchases.messages import (
     AttemptCharge,
@@ -26,7 +27,6 @@ from domain.purchases.messages import (
     Source,
 )
 from domain.purchases.saga import (
-    GRACE_SECONDS,
     RECONCILE_DELAYS_SECONDS,
     RESUME_SECONDS,
     SAGA_TRANSITIONS,
