@@ -12,11 +12,10 @@ import msgspec
 
 from domain.errors import NotFoundError
 from domain.runs.aggregate import RunState
-from domain.runs.messages import Mode
 from projections.reading import PAGE_ROWS_MAX, Page
 from projections.runs.postgres import TAGS_MAX, RunFilter
 from projections.runs.projection import NAME, RunRow
-from services.runs import RunView, published
+from services.runs import RunView, view_of_row
 
 LIST_LIMIT_MAX: Final = PAGE_ROWS_MAX
 """Runs of one page."""
@@ -94,33 +93,3 @@ class RunListing:
         return RunPage(
             items=tuple(view_of_row(row) for row in page.items), next_cursor=page.next_cursor, position=page.position
         )
-
-
-def view_of_row(row: RunRow) -> RunView:
-    """The same view of a run that folding its stream gives, as of the row's position."""
-    return RunView(
-        run_id=row.run_id,
-        state=RunState(row.state),
-        run_revision=row.run_revision,
-        principal=row.principal,
-        mode=Mode(row.mode),
-        flow=row.flow,
-        flow_name=row.flow_name,
-        snapshot=row.snapshot,
-        as_of=row.as_of if row.snapshot else None,
-        tags=row.tags,
-        priority=row.priority,
-        deadline_at=row.deadline_at,
-        attempts=row.attempts,
-        errors=row.errors,
-        results=tuple(
-            published(row.run_id, result.result, result.fence_token, result.published_at) for result in row.results
-        ),
-        token=row.token,
-        sweep_id=row.sweep_id,
-        cancellation_requested=row.cancellation_requested,
-        requested_at=row.requested_at,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        position=row.position,
-    )

@@ -16,8 +16,9 @@ from domain.errors import RunNotFoundError, VersionConflictError
 from domain.events import Metadata, Recorded
 from domain.identity import RUN_ID, lease_stream, run_stream
 from domain.runs.aggregate import Run, RunState, decide, evolve
-from domain.runs.messages import Mode, RequestCancellation, ResultPublished, RunError
+from domain.runs.messages import Mode, RequestCancellation, RunError
 from projections.runs.projection import PublishedResult as PublishedResult
+from projections.runs.projection import RunFold, RunRow, apply, row_of
 from projections.runs.projection import published as published
 from services import effects
 from services.event_ids import new_event_id
@@ -30,7 +31,9 @@ CONFLICT_RETRIES_MAX: Final = 8
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a client sees of one run; a STREAM run may have no snapshot ("") and then no as-of instant.
 
-    `position` is that of the run's last event: wait for it to read your write.
+    `position` is that of the run's last event: wait for it to read your write. Of a STREAM run: its `topic`, whether it is
+    `bounded` by the marks of its first opening, and the BATCH run that it `continues`, if any; of a REPLAY run: the address of its
+    fault `schedule`, if any. None everywhere else.
     """
 
     run_id: str
@@ -55,6 +58,10 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime | None
     finished_at: datetime | None
     position: int
+    topic: str | None
+    bounded: bool | None
+    continues: str | None
+    schedule: str | None
 
 
 def fold_run(run_id: str, events: Sequence[Recorded]) -> Run:
@@ -65,44 +72,45 @@ def fold_run(run_id: str, events: Sequence[Recorded]) -> Run:
     return run
 
 
-def published_result(recorded: Recorded) -> PublishedResult | None:
-    """The result that an event made visible, or None for any other event."""
-    event = recorded.event
-    if not isinstance(event, ResultPublished):
-        return None
-    return published(event.run_id, event.result, event.token, recorded.recorded_at)
-
-
 def view_run(run_id: str, events: Sequence[Recorded]) -> RunView:
     """The view of a run from its events. Raises `RunNotFoundError` if there are none."""
-    run = fold_run(run_id, events)
-    spec, requested_at, deadline_at = run.spec, run.requested_at, run.deadline_at
-    if spec is None or requested_at is None or deadline_at is None:
+    folded: RunFold | None = None
+    for recorded in events:
+        folded = apply(folded, recorded)
+    if folded is None:
         raise _not_found(run_id)
-    results = tuple(result for recorded in events if (result := published_result(recorded)) is not None)
+    return view_of_row(row_of(folded))
+
+
+def view_of_row(row: RunRow) -> RunView:
+    """The view of a run from the row that its stream folds to, or that a list has of it."""
     return RunView(
-        run_id=run_id,
-        state=run.state,
-        run_revision=run.run_revision,
-        principal=run.principal,
-        mode=spec.mode,
-        flow=spec.flow,
-        flow_name=spec.flow_name,
-        snapshot=spec.snapshot,
-        as_of=spec.as_of if spec.snapshot else None,
-        tags=spec.tags,
-        priority=spec.priority,
-        deadline_at=deadline_at,
-        attempts=run.attempts,
-        errors=run.errors,
-        results=results,
-        token=run.token,
-        sweep_id=run.sweep_id,
-        cancellation_requested=run.cancellation_requested,
-        requested_at=requested_at,
-        started_at=run.started_at,
-        finished_at=run.finished_at,
-        position=events[-1].position,
+        run_id=row.run_id,
+        state=RunState(row.state),
+        run_revision=row.run_revision,
+        principal=row.principal,
+        mode=Mode(row.mode),
+        flow=row.flow,
+        flow_name=row.flow_name,
+        snapshot=row.snapshot,
+        as_of=row.as_of if row.snapshot else None,
+        tags=row.tags,
+        priority=row.priority,
+        deadline_at=row.deadline_at,
+        attempts=row.attempts,
+        errors=row.errors,
+        results=row.results,
+        token=row.token,
+        sweep_id=row.sweep_id,
+        cancellation_requested=row.cancellation_requested,
+        requested_at=row.requested_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        position=row.position,
+        topic=row.topic,
+        bounded=row.bounded,
+        continues=row.continues,
+        schedule=row.schedule,
     )
 
 

@@ -76,7 +76,9 @@ class PublishedResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A run, flat, as its table has it. Fields are those of `Run` and `RunSpec`."""
+    """A run, flat, as its table has it. Fields are those of `Run` and `RunSpec`; the last four are None where its mode has no such
+    thing, and in rows that version 1 of this projection made.
+    """
 
     run_id: str
     state: str
@@ -105,6 +107,10 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     finished_at: datetime | None
     requested_position: int
     position: int
+    topic: str | None = None
+    bounded: bool | None = None
+    continues: str | None = None
+    schedule: str | None = None
 
 
 class RunFold(msgspec.Struct, frozen=True, gc=False):
@@ -167,6 +173,10 @@ def row_of(folded: RunFold) -> RunRow:
         finished_at=run.finished_at,
         requested_position=folded.requested_position,
         position=folded.position,
+        topic=spec.topic or None,
+        bounded=spec.bounded if spec.topic else None,
+        continues=spec.continues or None,
+        schedule=spec.schedule or None,
     )
 
 
@@ -221,7 +231,11 @@ def _spec(row: RunRow) -> RunSpec:
         tags=row.tags,
         priority=row.priority,
         deadline_seconds=row.deadline_seconds,
+        topic=row.topic or "",
+        bounded=row.bounded is not False,
+        continues=row.continues or "",
+        schedule=row.schedule or "",
     )
 
 
-MODEL: Final = ReadModel[str, RunFold](NAME, ("run",), key_of, apply)
+MODEL: Final = ReadModel[str, RunFold](NAME, ("run",), key_of, apply, version=2)

@@ -17,7 +17,8 @@ ON CONFLICT (generation, run_id) DO UPDATE SET
     attempts = excluded.attempts, failures = excluded.failures, token = excluded.token, owner = excluded.owner,
     cancellation_requested = excluded.cancellation_requested, errors = excluded.errors, results = excluded.results,
     requested_at = excluded.requested_at, started_at = excluded.started_at, finished_at = excluded.finished_at,
-    requested_position = excluded.requested_position, position = excluded.position
+    requested_position = excluded.requested_position, position = excluded.position,
+    topic = excluded.topic, bounded = excluded.bounded, continues = excluded.continues, schedule = excluded.schedule
 
 -- name: get
 SELECT row_to_json(r)::text FROM finaz.runs AS r WHERE r.run_id = %(run_id)s

@@ -115,6 +115,7 @@ class _Generator:
 
     def _submit(self, move: Move) -> None:
         a, b, c = move.dice
+        mode = tuple(Mode)[a % 3]
         principal, body_hash = PRINCIPALS[move.run % len(PRINCIPALS)], ADDRESSES[move.run % len(ADDRESSES)]
         key = f"key-{move.run}"
         run_id = run_id_of(principal, OPERATION, key, body_hash)
@@ -123,7 +124,7 @@ class _Generator:
             run_id=run_id,
             principal=principal,
             spec=RunSpec(
-                mode=tuple(Mode)[a % 3],
+                mode=mode,
                 flow=ADDRESSES[b % len(ADDRESSES)],
                 flow_name=f"flow-{b % 5}",
                 snapshot=ADDRESSES[c % len(ADDRESSES)],
@@ -131,6 +132,10 @@ class _Generator:
                 tags=TAGS[: b % (len(TAGS) + 1)],
                 priority=c % 201 - 100,
                 deadline_seconds=86_400 if a % 4 else 1 + c % 60,
+                topic=f"topic-{b % 3}" if mode is Mode.STREAM else "",
+                bounded=mode is not Mode.STREAM or c % 2 == 0,
+                continues=f"run_{c % 3}" if mode is Mode.STREAM and b % 2 else "",
+                schedule=ADDRESSES[a % len(ADDRESSES)] if mode is Mode.REPLAY and b % 2 else "",
             ),
             body_hash=body_hash,
             sweep_id=f"sweep_{c % 3}" if c % 2 else None,

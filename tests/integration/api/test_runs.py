@@ -6,8 +6,10 @@ from uuid import uuid4
 
 import httpx
 
+from domain.canonical import address, canonical
 from domain.events import Event
 from domain.identity import run_stream
+from domain.market.faults import FORMAT
 from domain.runs.messages import RunError, RunFailed, RunStarted
 from services.ports import Append, NewEvent
 from tests.support.api_calls import problem, sweep_body
@@ -45,6 +47,23 @@ async def test_a_run_shows_everything_that_was_asked_for(api: ApiRig) -> None:
     assert (view["principal"], view["mode"], view["priority"]) == ("ana", "BATCH", 7)
     assert (view["tags"], view["snapshot"], view["as_of"]) == (["a", "b"], api.snapshot, "2026-01-06T00:00:00Z")
     assert (view["position"], view["run_revision"], view["attempts"]) == (admitted["position"], 0, 0)
+
+
+async def test_a_run_shows_what_its_records_come_from(api: ApiRig) -> None:
+    """The topic of a STREAM run, whether it ends by itself, the faults of a REPLAY run; in a list as where it is looked at."""
+    faults = {"format": FORMAT, "seed": 7, "faults": []}
+    wanted = [
+        (await api.submit(), (None, None, None, None)),
+        (await api.submit(mode="STREAM", topic="prices", bounded=False), ("prices", False, None, None)),
+        (await api.submit(mode="STREAM", topic="prices"), ("prices", True, None, None)),
+        (await api.submit(mode="REPLAY", schedule=faults), (None, None, None, address(canonical(faults)))),
+    ]
+    await api.project()
+    in_list = {item["run_id"]: item for item in (await listed(api))["items"]}
+    for admitted, shown in wanted:
+        view = (await api.as_().get(f"/v1/runs/{admitted['run_id']}")).json()
+        assert tuple(view[field] for field in ("topic", "bounded", "continues", "schedule")) == shown
+        assert in_list[admitted["run_id"]] == view
 
 
 async def test_a_principal_reaches_its_own_runs_only(api: ApiRig) -> None:

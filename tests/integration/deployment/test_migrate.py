@@ -14,6 +14,8 @@ from deployment import migrate as module
 from deployment.embedded import _binaries
 from deployment.migrate import Migration, MigrationError, migrate, migrations, pending
 from domain.errors import StoreUnavailableError
+from projections.registry import PROJECTIONS
+from projections.runs.postgres import ROWS
 
 CHECKOUT = Path(__file__).parents[3]
 TITLES = [migration.title for migration in migrations()]
@@ -29,6 +31,16 @@ def schema_of(dsn: str) -> list[str]:
 def one(number: int, sql: str, stage: module.Stage = "before", name: str = "step") -> Migration:
     return Migration(number, stage, name, sql)
 
+
+RUNS_SOURCES = 80
+"""The migration that brought `runs` columns, and its version 2."""
+
+OLD_RUN = """
+INSERT INTO finaz.runs_generations VALUES (
+    1, 'run_1', 'QUEUED', 0, 'ana', 'STREAM', 'sha256:f', 'f', '', 'epoch', '{}', 0, 60, 'epoch', 'sha256:b', NULL, 0, 0, 0, '',
+    false, '[]', '[]', 'epoch', NULL, NULL, 2, 2
+)
+"""
 
 TWO = [one(1, "CREATE TABLE finaz.a ()"), one(2, "CREATE TABLE finaz.b ()")]
 
@@ -50,6 +62,30 @@ def test_a_rolling_upgrade_equals_a_fresh_database(database: str, empty_database
     applied = [*migrate(empty_database, "before"), *migrate(empty_database, "after")]
     assert sorted(applied) == sorted(TITLES)
     assert schema_of(empty_database) == schema_of(database)
+
+
+def test_empty_copies_are_of_this_version(database: str) -> None:
+    """What a fresh database serves was made by no older code, so nothing in it waits for a rebuild."""
+    with psycopg.connect(database) as connection:
+        rows = connection.execute("SELECT name, code_version FROM finaz.projections WHERE role = 'active'").fetchall()
+    found = {name: version for name, version in rows if name in PROJECTIONS}
+    assert found == {name: one.model.version for name, one in PROJECTIONS.items() if not one.inline or name in found}
+
+
+def test_rows_of_an_older_version_wait_for_a_rebuild_and_are_readable(database: str, empty_database: str) -> None:
+    """A copy that was written before the schema had a column stays of its version, and readers see the column empty."""
+    known = migrations()
+    older = [migration for migration in known if migration.number < RUNS_SOURCES]
+    migrate(empty_database, known=older)
+    with psycopg.connect(empty_database, autocommit=True) as connection:
+        connection.execute(OLD_RUN)
+        connection.execute("UPDATE finaz.projections SET position = 2 WHERE name = 'runs'")
+        migrate(empty_database)
+        ((version,),) = connection.execute("SELECT code_version FROM finaz.projections WHERE name = 'runs'")
+        ((document,),) = connection.execute("SELECT row_to_json(r)::text FROM finaz.runs AS r")
+    row = ROWS.decode(document)
+    assert version < PROJECTIONS["runs"].model.version
+    assert (row.run_id, row.topic, row.bounded, row.continues, row.schedule) == ("run_1", None, None, None, None)
 
 
 def test_migrating_again_does_nothing(database: str) -> None:
