@@ -67,7 +67,7 @@ def _of_alerts(handlers: "_Handlers") -> Iterator[Operation]:
         "listAlerts",
         "GET",
         "/v1/alerts",
-        "What the reconciler found",
+        "What asks for an operator, from every source",
         handlers.list_alerts,
         document_answer("A page of alerts, newest first.", AlertList),
         parameters=_LIST_PARAMETERS,
