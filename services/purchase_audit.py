@@ -5,16 +5,17 @@ knows (a charge that it never told of) is found here too, since it is asked abou
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
+from domain.errors import FinazError
 from domain.events import Event
 from domain.purchases.deal import PAYMENT_SUCCEEDED, RESERVATION_CANCELLED
 from domain.purchases.identity import intent_id_of, refund_key_of
 from domain.purchases.ledger import Account, fold_account
-from domain.purchases.messages import NoticePosted, Outcome
+from domain.purchases.messages import GatewayAnswer, NoticePosted, Operation, Outcome
 from domain.purchases.saga import Saga, SagaState, fold_saga
 from domain.purchases.seats import Reservation, ReservationState, Seat, SeatState, fold_reservation, fold_seat
 from services.gateway import Gateway
@@ -26,8 +27,14 @@ PAGE_EVENTS_MAX: Final = 5000
 DIFFERENCES_MAX: Final = 1000
 """Differences that one report holds."""
 
+SILENCES_MAX: Final = 10
+"""Questions in a row that a gateway leaves unanswered before it is asked nothing more: each takes its time."""
+
 _CATEGORIES: Final = frozenset({"purchase", "reservation", "ledger", "seat", "notice"})
 _ENDS: Final = (SagaState.CONFIRMED, SagaState.COMPENSATED)
+
+
+S = TypeVar("S")
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,28 +54,90 @@ class PurchaseAudit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def audit(log: EventLog, gateway: Gateway | None) -> PurchaseAudit:
-    """Look at everything up to the log's present end. Raises what a stream that cannot be folded raises."""
+    """Look at everything up to the log's present end; a stream that cannot be folded is a finding, and the others are looked at."""
     mark = log.high_water_mark()
-    streams = _streams(log, mark)
-    purchases = [name.partition("/")[2] for name in streams if name.startswith("purchase/")]
-    seats = {name.partition("/")[2]: fold_seat(events) for name, events in streams.items() if name.startswith("seat/")}
+    asked = None if gateway is None else _Asked(gateway)
+    books = _Books(_streams(log, mark))
+    purchases = [key for category, key in map(_parted, books.streams) if category == "purchase"]
     found = [
         Difference(purchase_id=purchase_id, what=what)
         for purchase_id in purchases
-        for what in _of_purchase(purchase_id, streams, seats, gateway)
+        for what in _of_purchase(purchase_id, books, asked)
     ]
-    known = set(purchases)
-    found += [
-        Difference(purchase_id=seat.purchase_id, what=f"seat {name} is {seat.state.value} for nobody known")
-        for name, seat in seats.items()
-        if seat.purchase_id and seat.purchase_id not in known
-    ]
+    found += books.orphans(frozenset(purchases))
     return PurchaseAudit(
         purchases=len(purchases),
         position=mark,
         gateway_asked=gateway is not None,
-        differences=tuple(found[:DIFFERENCES_MAX]),
+        differences=tuple((found + books.unfolded)[:DIFFERENCES_MAX]),
     )
+
+
+class _Books:
+    """Every stream of the context, folded when it is asked for; what cannot be folded is `unfolded`, as if nothing were there."""
+
+    def __init__(self, streams: dict[str, list[Event]]) -> None:
+        self.streams = streams
+        self.unfolded: list[Difference] = []
+        self.seats = {
+            _parted(name)[1]: self.folded(name, fold_seat, Seat()) for name in streams if _parted(name)[0] == "seat"
+        }
+
+    def folded(self, stream: str, fold: Callable[[Sequence[Event]], S], nothing: S) -> S:
+        """What the stream's events make."""
+        try:
+            return fold(self.streams.get(stream, ()))
+        except FinazError as error:
+            self.unfolded.append(
+                Difference(purchase_id=_purchase_of(stream), what=f"{stream} cannot be folded: {error}")
+            )
+            return nothing
+
+    def orphans(self, known: frozenset[str]) -> list[Difference]:
+        """What stands there for purchases that are not known."""
+        found = [
+            Difference(purchase_id=seat.purchase_id, what=f"seat {name} is {seat.state.value} for nobody known")
+            for name, seat in self.seats.items()
+            if seat.purchase_id and seat.purchase_id not in known
+        ]
+        others = ("reservation", "ledger", "notice")
+        return found + [
+            Difference(purchase_id=_purchase_of(stream), what=f"{stream} stands there for nobody known")
+            for stream in self.streams
+            if _parted(stream)[0] in others and _purchase_of(stream) not in known
+        ]
+
+
+class _Asked:
+    """The gateway's two questions, until it has been silent too often in a row."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._silences = 0
+
+    def find_charge(self, intent_id: str) -> GatewayAnswer:
+        return self._ask(Operation.CHARGE, self._gateway.find_charge, intent_id)
+
+    def find_refund(self, refund_key: str) -> GatewayAnswer:
+        return self._ask(Operation.REFUND, self._gateway.find_refund, refund_key)
+
+    def _ask(self, operation: Operation, question: Callable[[str], GatewayAnswer], about: str) -> GatewayAnswer:
+        if self._silences >= SILENCES_MAX:
+            detail = f"not asked, since it was silent {SILENCES_MAX} times in a row"
+            return GatewayAnswer(operation=operation, outcome=Outcome.UNKNOWN, detail=detail)
+        answer = question(about)
+        self._silences = self._silences + 1 if answer.outcome is Outcome.UNKNOWN else 0
+        return answer
+
+
+def _parted(stream: str) -> tuple[str, str]:
+    category, _, key = stream.partition("/")
+    return category, key
+
+
+def _purchase_of(stream: str) -> str:
+    """The purchase that a stream is about, by its name; of a seat, the seat itself."""
+    return _parted(stream)[1].removeprefix("int_").partition(".")[0]
 
 
 def _streams(log: EventLog, mark: int) -> dict[str, list[Event]]:
@@ -85,15 +154,15 @@ def _streams(log: EventLog, mark: int) -> dict[str, list[Event]]:
     return streams
 
 
-def _of_purchase(
-    purchase_id: str, streams: dict[str, list[Event]], seats: dict[str, Seat], gateway: Gateway | None
-) -> Iterator[str]:
-    saga = fold_saga(streams[f"purchase/{purchase_id}"])
-    reservation = fold_reservation(streams.get(f"reservation/{purchase_id}", []))
-    account = fold_account(streams.get(f"ledger/{intent_id_of(purchase_id)}", []))
+def _of_purchase(purchase_id: str, books: _Books, gateway: _Asked | None) -> Iterator[str]:
+    saga = books.folded(f"purchase/{purchase_id}", fold_saga, Saga())
+    if saga.state is SagaState.ABSENT:
+        return
+    reservation = books.folded(f"reservation/{purchase_id}", fold_reservation, Reservation())
+    account = books.folded(f"ledger/{intent_id_of(purchase_id)}", fold_account, Account())
     yield from _of_books(saga, reservation, account)
-    yield from _of_seats(saga, reservation, seats)
-    yield from _of_notices(saga, streams)
+    yield from _of_seats(saga, reservation, books.seats)
+    yield from _of_notices(saga, books.streams)
     if gateway is not None and saga.state in _ENDS:
         yield from _of_gateway(saga, account, gateway)
 
@@ -101,6 +170,8 @@ def _of_purchase(
 def _of_books(saga: Saga, reservation: Reservation, account: Account) -> Iterator[str]:
     if account.charged != saga.charged:
         yield f"charged: the saga says {saga.charged}, the ledger {account.charged}"
+    elif account.charged and account.amount_minor != saga.amount_minor:
+        yield f"the seats cost {saga.amount_minor}, the ledger has {account.amount_minor}"
     if saga.state is SagaState.CONFIRMED and (not account.charged or account.refunded):
         yield "confirmed without a charge that stands"
     if saga.state is SagaState.COMPENSATED and (account.charged != account.refunded or saga.owed):
@@ -130,7 +201,7 @@ def _of_notices(saga: Saga, streams: dict[str, list[Event]]) -> Iterator[str]:
             yield f"{name} was told {posted} times of a purchase that is {saga.state.value}"
 
 
-def _of_gateway(saga: Saga, account: Account, gateway: Gateway) -> Iterator[str]:
+def _of_gateway(saga: Saga, account: Account, gateway: _Asked) -> Iterator[str]:
     answer = gateway.find_charge(saga.intent_id)
     refund = gateway.find_refund(refund_key_of(saga.intent_id)) if answer.outcome is not Outcome.UNKNOWN else answer
     if refund.outcome is Outcome.UNKNOWN:
