@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -111,10 +112,23 @@ async def run_jobs(settings: Settings, line: Lifeline) -> None:
 
 
 async def manage(settings: Settings, only: tuple[str, ...], line: Lifeline) -> None:
-    """Run the process managers, and seal the log, until told to stop, each in a thread of its own."""
+    """Run the process managers, and seal the log, until told to stop, each in a thread of its own; first tidy up the blobs."""
+    threading.Thread(
+        target=_sweep, args=(settings,), name="finaz-sweep", daemon=True
+    ).start()  # a long walk delays no stop
     async with line, wiring.manager_runners(settings, only, _report) as runners:
         with sealer_loops(settings, only, _report) as sealers:
             await _run_threads([*runners, *sealers], line)
+
+
+def _sweep(settings: Settings) -> None:
+    from deployment.storage import sweep_leftovers
+
+    try:
+        if (swept := sweep_leftovers(settings)) > 0:
+            _log.info("swept", leftovers=swept)
+    except OSError as error:  # they are in nobody's way; the next start tries again
+        _log.warning("not swept", error=str(error))
 
 
 async def _run_threads(runners: Sequence[Any], line: Lifeline) -> None:

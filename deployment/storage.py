@@ -6,6 +6,7 @@ Nothing is opened before it is used, so a bucket that is away is met by the firs
 
 import importlib.util
 import shutil
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -15,9 +16,12 @@ from services.adapters.s3 import Bucket
 from services.adapters.s3_blobs import S3BlobStore
 from services.adapters.seal_bucket import SealBucket
 from services.adapters.seal_folder import SealFolder
-from services.cas import DirectoryBlobStore
+from services.cas import DirectoryBlobStore, sweep_temporary
 from services.ports import BlobStore
 from services.seals import SealStore
+
+LEFTOVER_SECONDS: Final = 86_400.0
+"""A temporary file of this age is nobody's any more: no blob takes so long to write."""
 
 UNLIMITED_BYTES: Final = 2**62
 """What a bucket has room for, as far as a worker's back pressure goes."""
@@ -33,6 +37,13 @@ def blob_store(settings: Settings) -> BlobStore:
     if settings.cas_bucket is not None:
         return S3BlobStore(_bucket(settings, settings.cas_bucket, "FINAZ_CAS_BUCKET"))
     return DirectoryBlobStore(settings.required_cas_dir())
+
+
+def sweep_leftovers(settings: Settings) -> int:
+    """Remove what processes that died left of blobs that they were writing; returns how much. A bucket has no such thing."""
+    if settings.cas_bucket is not None or not keeps_blobs(settings):
+        return 0
+    return sweep_temporary(settings.required_cas_dir(), time.time() - LEFTOVER_SECONDS)
 
 
 def seal_store(settings: Settings) -> SealStore | None:

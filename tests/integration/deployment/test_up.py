@@ -65,9 +65,15 @@ def test_what_dies_comes_back_and_the_end_leaves_nothing(tmp_path: Path) -> None
         events = up.answer("run", "events", before)
         assert up.end() == 0
         assert [pid for pid in pids if alive(pid)] == []
+    leftover = tmp_path / "data" / "cas" / "ab" / "cd" / ".incoming-dead"
+    leftover.parent.mkdir(parents=True, exist_ok=True)
+    leftover.touch()
+    os.utime(leftover, (0, 0))
     with finaz_up("--folder", folder) as again:
         assert again.token == up.token
         assert again.announced["bootstrap"] == up.announced["bootstrap"]
+        again.wait_for_log("swept", leftovers=1)
+        assert not leftover.exists()
         assert again.answer("run", "events", before) == events
         assert again.answer("run", "get", after)["state"] == "SUCCEEDED"
         rebuilt = again.answer("projection", "rebuild", "runs")["result"]
