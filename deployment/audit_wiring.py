@@ -7,15 +7,24 @@ is never made, so that a misspelt path is an error and not a new key.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from deployment.settings import Settings
 from deployment.storage import seal_store
 from domain.log_errors import SealKeyInvalidError
 from projections.runner import Report
 from services.adapters.ed25519 import Ed25519Signer, load_public_key, load_signer, make_key, verify
+from services.adapters.manager_store import RememberedRows
 from services.audit.audit import AuditParts
+from services.audit.rows import Memory
 from services.ports import BlobStore
+from services.process_managers.contract import ProcessManager
+from services.process_managers.instances import memories_of
+from services.process_managers.orphan_recovery import OrphanRecovery
+from services.process_managers.payment import Payment
+from services.process_managers.purchase_mail import PurchaseMail
+from services.process_managers.reconciler import Reconciler
+from services.process_managers.staging_reconciler import StagingReconciler
 from services.sealing_loop import SealerLoop
 from services.seals import Seal, Sealer, SealProblem, verified
 from services.store.connections import Pool
@@ -79,11 +88,28 @@ def seals(settings: Settings) -> Callable[[], Iterator[Seal | SealProblem]] | No
     return None if store is None or key is None else lambda: verified(store, key, verify)
 
 
+def reacting() -> "tuple[ProcessManager, ...]":
+    """Every process manager, for who asks how it reacts: that needs nothing of what it acts with, so it is given none."""
+    nothing: Any = None
+    return (
+        OrphanRecovery(nothing),
+        Reconciler(nothing, nothing),
+        StagingReconciler(nothing, nothing),
+        Payment(nothing, nothing),
+        PurchaseMail(nothing, nothing, None, ""),
+    )
+
+
+def memories() -> tuple[Memory, ...]:
+    """What each process manager remembers."""
+    return tuple(Memory(memories_of(manager), RememberedRows(manager.name)) for manager in reacting())
+
+
 @contextmanager
 def audit_parts(settings: Settings, blobs: BlobStore | None) -> Iterator[AuditParts]:
     """What an audit is made of; staged rows are looked at where there is a ClickHouse, and only in a process that may open it."""
     if settings.clickhouse_dsn is None or blobs is None:
-        yield AuditParts(blobs=blobs, seals=seals(settings))
+        yield AuditParts(blobs=blobs, seals=seals(settings), memories=memories())
         return
     from projections.staging.clickhouse import FeatureValues
     from projections.staging.postgres import StagedAttempts
@@ -96,6 +122,7 @@ def audit_parts(settings: Settings, blobs: BlobStore | None) -> Iterator[AuditPa
         yield AuditParts(
             blobs=blobs,
             seals=seals(settings),
+            memories=memories(),
             further=lambda part: (StagingCheck(part, values, blobs, still_visible),),
         )
     finally:

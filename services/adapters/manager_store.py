@@ -13,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 import psycopg
+from psycopg import sql
 
 from domain.errors import NotFoundError, RefusedError, RowsRefusedError
 from projections.reading import Query
@@ -74,6 +75,25 @@ class InstanceRows:
         except (psycopg.DataError, psycopg.IntegrityError, OverflowError, ValueError, TypeError) as error:
             expected = "values that its columns take"
             raise RowsRefusedError(str(error).strip(), at="manager_instances", expected=expected) from error
+
+
+class RememberedRows:
+    """The stored instances of one manager, for an audit (`services.audit.rows.ServedRows`)."""
+
+    def __init__(self, manager: str) -> None:
+        self.all_statement = _SQL["all"].replace("{manager}", sql.Literal(manager).as_string())
+
+    def decode(self, document: str) -> InstanceRow:
+        """A stored instance."""
+        return _decode_row(document)
+
+    def key_of(self, row: InstanceRow) -> str:
+        """Its key."""
+        return row.key
+
+    def row_of(self, row: InstanceRow) -> InstanceRow | None:
+        """The instance as it is read when it was stored; None for one that is forgotten, which is not stored."""
+        return None if row.forgotten else _decode_row(_json(row))
 
 
 class PostgresCommandQueue:

@@ -2,6 +2,10 @@
 SELECT row_to_json(i)::text FROM finaz.manager_instances AS i
 WHERE i.manager = %(manager)s AND i.key = ANY (%(keys)s::text[])
 
+-- name: all
+-- `{manager}` is a literal: audits read without arguments.
+SELECT row_to_json(i)::text FROM finaz.manager_instances AS i WHERE i.manager = {manager}
+
 -- name: save_instances
 -- Instances that remember something are upserted, forgotten ones removed.
 WITH given AS (

@@ -19,7 +19,7 @@ from domain.discrepancies.aggregate import WRITTEN_OFF, Discrepancy
 from domain.errors import FinazError
 from domain.events import Recorded
 from domain.folds import category_of, fold_of, key_of
-from projections.registry import OPTIONAL, PROJECTIONS, Projection
+from projections.registry import OPTIONAL, PROJECTIONS
 from services.audit.blobs import NAMING, BlobsCheck
 from services.audit.chain import ChainCheck
 from services.audit.findings import (
@@ -31,7 +31,7 @@ from services.audit.findings import (
     FindingKind,
     Findings,
 )
-from services.audit.rows import RowsCheck
+from services.audit.rows import Comparable, RowsCheck
 from services.audit.streams import Part, StreamsCheck, recorded_of
 from services.audit.words import cannot_exclude, vouches
 from services.ports import BlobStore
@@ -92,12 +92,13 @@ class FurtherCheck(Protocol):
 class AuditParts:
     """What an audit is made of. Without `blobs` or `seals` those are not looked at, and the report says so.
 
-    `further` makes the further checks of one part.
+    `memories` are what process managers remember; one that never ran has none. `further` makes the further checks of one part.
     """
 
     blobs: BlobStore | None
     seals: Callable[[], Iterator[Seal | SealProblem]] | None
-    projections: Sequence[Projection] = tuple(PROJECTIONS.values())
+    projections: Sequence[Comparable] = tuple(PROJECTIONS.values())
+    memories: Sequence[Comparable] = ()
     further: Callable[[Part], Sequence[FurtherCheck]] = lambda part: ()
     streams_max: int = STREAMS_OF_A_PASS_MAX
 
@@ -212,12 +213,13 @@ class _Audit:
 
     # ---------------------------------------------------------------- before the first pass
 
-    def _comparable(self) -> list[tuple[Projection, int]]:
+    def _comparable(self) -> list[tuple[Comparable, int]]:
         """The read models to compare, each with the position of its served copy, or of the log where it is inline."""
         positions, versions = self._snapshot.positions(), self._snapshot.code_versions()
-        found: list[tuple[Projection, int]] = []
-        for projection in self._parts.projections:
-            name = projection.name
+        found: list[tuple[Comparable, int]] = []
+        kept = [memory for memory in self._parts.memories if memory.model.name in positions]
+        for projection in (*self._parts.projections, *kept):
+            name = projection.model.name
             if projection.inline:
                 found.append((projection, self._position))
             elif name not in positions:

@@ -63,6 +63,16 @@ def instances_of(manager: ProcessManager) -> ReadModel[str, InstanceRow]:
     return ReadModel(manager.name, manager.categories, manager.interested, partial(_apply, manager))
 
 
+def memories_of(manager: ProcessManager) -> ReadModel[str, InstanceRow]:
+    """The same without what the instances want done now: what is stored of them, for who looks whether it is right."""
+
+    def apply(row: InstanceRow | None, recorded: Recorded) -> InstanceRow:
+        after = _apply(manager, row, recorded)
+        return msgspec.structs.replace(after, commands=()) if after.commands else after
+
+    return ReadModel(manager.name, manager.categories, manager.interested, apply)
+
+
 def _apply(manager: ProcessManager, row: InstanceRow | None, recorded: Recorded) -> InstanceRow:
     """The row after the event. Raises what the manager raises where that means `Stop`."""
     key = manager.interested(recorded.event)
