@@ -303,6 +303,13 @@ def test_what_an_operator_has_resolved_is_not_raised_again_while_it_stays_as_it_
     assert discrepancy_after(*resolved, RecordRepair(repair="equal again"), found())[1][3:] == ["repaired", "found"]
 
 
+def test_an_operators_word_does_not_settle_what_can_be_made_right() -> None:
+    """A read model that still differs is raised again, whoever has resolved its alert: it can be rebuilt."""
+    differs = RecordDiscrepancy(kind=DiscrepancyKind.RUN_DIFFERS, subject="run_1", expected="a", actual="b")
+    resolved = (differs, RaiseAlert(reason="odd"), ResolveAlert(principal="ops", note="I have seen it"))
+    assert discrepancy_after(*resolved, differs)[1][3:] == ["found"]
+
+
 ALL_TABLES: list[Any] = [
     discrepancies.DISCREPANCY_TRANSITIONS,
     runs.RUN_TRANSITIONS,
