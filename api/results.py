@@ -93,7 +93,12 @@ class _Handlers:
         run_id = call.path_arguments["run_id"]
         view = await self._parts.runs.get(run_id, call.principal.name, call.principal.operates)
         if not view.results:
-            raise RunNotReadyError("the run has published nothing", at=run_id, expected="SUCCEEDED", state=view.state)
+            raise RunNotReadyError(
+                f"the run is {view.state.value} and has published nothing",
+                at=run_id,
+                expected="SUCCEEDED",
+                state=view.state,
+            )
         return view
 
 

@@ -143,6 +143,11 @@ def _nowhere() -> SettingsError:
     )
 
 
+def known_public_key(key_file: str | None) -> str:
+    """The public key of a file with either key, or of the settings. Raises `SettingsError`, `SealKeyInvalidError`."""
+    return _key(load_settings(), key_file)
+
+
 def _key(settings: Settings, key_file: str | None) -> str:
     from deployment.audit_wiring import public_key
     from services.adapters.ed25519 import load_public_key

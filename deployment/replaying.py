@@ -10,7 +10,7 @@ import msgspec
 
 from deployment.progress import Progress
 from domain.canonical import address, canonical, parse
-from domain.errors import CanonicalError
+from domain.errors import CanonicalError, FinazError
 from domain.instants import format_micros
 from domain.market.arrivals import ArrivalLog
 from domain.market.errors import ScheduleInvalidError, SnapshotInvalidError
@@ -67,6 +67,14 @@ def _store_manifest(blobs: BlobStore, path: Path, data: bytes) -> str:
 
 def _store_events(blobs: BlobStore, path: Path, data: bytes) -> str:
     lines = data.splitlines()
+    try:
+        parse_event(lines[0] if lines else b"", at="line 1")
+    except FinazError as error:
+        raise SnapshotInvalidError(
+            f"neither a manifest nor events as JSON Lines: {error}",
+            at=str(path),
+            expected="one of them; CSV and Parquet: the address that `finaz snapshot import` prints",
+        ) from error
     events = [parse_event(line, at=f"line {number}") for number, line in enumerate(lines, start=1)]
     manifest, chunks = build_snapshot(events, name=path.stem)
     for chunk in chunks:

@@ -185,7 +185,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
         raise InfrastructureError(
             f"cannot listen: {error.strerror}",
             at=f"{host}:{port}",
-            expected="a free port on an address of this machine",
+            expected="a free port on an address of this machine (--port, FINAZ_API_PORT; 0 takes a free one)",
         ) from error
     os.set_inheritable(listener.fileno(), True)
     return listener

@@ -65,6 +65,8 @@ class Plan:
     host: str = "127.0.0.1"
     port: int = 0
     workers: int = 1
+    streams: bool = True
+    """Whether stream runs are served, where there is a broker; else they wait for a `finaz stream-worker`."""
     managers: int = 1
     """Processes of the process managers: one of each manager is at work, the others stand by."""
     worker_grace_seconds: float = 10.0
@@ -135,7 +137,7 @@ async def machine(plan: Plan, tell: Tell, stop: asyncio.Event | None = None) -> 
             environment |= _clickhouse(folder / "clickhouse", tell)
         output = stack.enter_context((folder / LOG_FILE).open("ab")).fileno() if plan.quiet else None
         patience = max(STOP_SECONDS_MAX, plan.worker_grace_seconds + HAND_BACK_SECONDS_MAX)
-        components = _components(plan, listener.fileno(), streams=bootstrap is not None)
+        components = _components(plan, listener.fileno(), streams=plan.streams and bootstrap is not None)
         supervisor = Supervisor(components, environment, tell, output, patience)
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         made = Machine(url, token, dsn, bootstrap, folder, supervisor)

@@ -45,6 +45,9 @@ from services.requests import B, Flow, RunBody, SweepBody, body_hash_of, body_va
 from services.runs import fold_run
 from services.schedules import admitted_schedule
 
+NAMES_SAID_MAX: Final = 5
+"""Instruments of a snapshot that a refusal names."""
+
 RUNS_CREATE: Final = "runs.create"
 SWEEPS_CREATE: Final = "sweeps.create"
 SWEEPS_RUN: Final = "sweeps.run"
@@ -175,7 +178,7 @@ class Admissions:
                     raise SnapshotInvalidError(
                         f"the snapshot has no instrument {instrument!r}",
                         at="$.snapshot",
-                        expected="one that has all instruments of the flow",
+                        expected=f"all instruments of the flow in it; it has {_some(manifest.instruments)}",
                     )
         if not body.schedule:
             return body
@@ -298,3 +301,8 @@ def _spec_of(body: RunBody, flow: str, flow_name: str) -> RunSpec:
         continues=body.continues,
         schedule=body.schedule if isinstance(body.schedule, str) else "",
     )
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of the names, for a message."""
+    return ", ".join(names[:NAMES_SAID_MAX]) + (", …" if len(names) > NAMES_SAID_MAX else "")

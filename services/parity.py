@@ -71,7 +71,10 @@ class Parity:
         for run in runs:
             if not run.results:
                 raise RunNotReadyError(
-                    "the run has published nothing", at=run.run_id, expected="SUCCEEDED", state=run.state
+                    f"the run is {run.state.value} and has published nothing",
+                    at=run.run_id,
+                    expected="SUCCEEDED",
+                    state=run.state,
                 )
         async with self._turns:
             return await asyncio.to_thread(self._compared, *runs)

@@ -131,7 +131,12 @@ class Provenance:
     async def _published(self, run_id: str, principal: str, operates: bool) -> tuple[Run, RunSpec]:
         run = await self._runs.folded(run_id, principal, operates)
         if not run.results or run.spec is None:
-            raise RunNotReadyError("the run has published nothing", at=run_id, expected="SUCCEEDED", state=run.state)
+            raise RunNotReadyError(
+                f"the run is {run.state.value} and has published nothing",
+                at=run_id,
+                expected="SUCCEEDED",
+                state=run.state,
+            )
         return run, run.spec
 
     def _seed(self, schedule: str) -> int:

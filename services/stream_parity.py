@@ -151,7 +151,10 @@ class StreamParity:
             raise NotFoundError(f"the run is {run.spec.mode.value}", at=run.run_id, expected="a STREAM run")
         if not run.results:
             raise RunNotReadyError(
-                "the run has published nothing", at=run.run_id, expected="SUCCEEDED", state=run.state
+                f"the run is {run.state.value} and has published nothing",
+                at=run.run_id,
+                expected="SUCCEEDED",
+                state=run.state,
             )
 
     # ---------------------------------------------------------------- the second look

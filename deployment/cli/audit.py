@@ -77,6 +77,17 @@ def key(file: str) -> None:
     answer(made, lambda: facts((name.replace("_", " "), value) for name, value in made.items()))
 
 
+@seal.command(name="public", epilog="Example: finaz seal public > public.hex")
+@click.argument("file", required=False)
+@json_option
+def public_key(file: str | None) -> None:
+    """Print the public key of the key in FILE, for those who verify; by default of the settings' key."""
+    from deployment.auditing import known_public_key
+
+    known = known_public_key(file)
+    answer({"public_key": known}, lambda: click.echo(known))
+
+
 @seal.command(name="now", epilog="Example: finaz seal now --json")
 @json_option
 def seal_now() -> None:
@@ -85,6 +96,8 @@ def seal_now() -> None:
 
     made = sealed_now()
     answer(made, lambda: facts(made.items()))
+    if not made["sealed"]:
+        note("nothing was appended since the last seal")
 
 
 @seal.command(epilog="Example: finaz seal verify --public-key public.hex seals/")

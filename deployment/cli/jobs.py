@@ -1,10 +1,11 @@
 """`finaz job`: rebuilds and other long work of operators; see how far it is, confirm it, cancel it."""
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import click
 
-from deployment.cli.output import answer, facts, json_line, json_option, table, wants_json
+from deployment.cli.output import answer, facts, first, json_line, json_option, note, table, wants_json
 
 JOBS_DEFAULT: Final = 50
 
@@ -27,7 +28,7 @@ def list_jobs(state: str | None, kind: str | None, limit: int) -> None:
     from deployment.cli.connection import operator_api
 
     with operator_api() as client:
-        found = list(client.jobs(state, kind, limit))
+        found = first(client.jobs(state, kind, limit + 1), limit)
     rows = [[one.get(column) for column in _COLUMNS] for one in found]
     answer({"items": found}, lambda: table([column.replace("_", " ") for column in _COLUMNS], rows))
 
@@ -35,12 +36,18 @@ def list_jobs(state: str | None, kind: str | None, limit: int) -> None:
 @job.command(epilog="Example: finaz job show job_… --events")
 @click.argument("job_id")
 @click.option("--events", is_flag=True, help="What has happened to it, instead of how it stands.")
+@click.option("--report", is_flag=True, help="Of a rebuild: which rows differ, column by column, instead.")
 @json_option
-def show(job_id: str, events: bool) -> None:
+def show(job_id: str, events: bool, report: bool) -> None:
     """Show JOB_ID: how far it is, what it found, what it waits for, what became of it. Needs the scope operate."""
     from deployment.cli.connection import operator_api
 
+    if events and report:
+        raise click.UsageError("--events or --report", click.get_current_context())
     with operator_api() as client:
+        if report:
+            _show_report(client, job_id)
+            return
         if not events:
             show_job(client.job(job_id))
             return
@@ -70,7 +77,7 @@ def watch(job_id: str) -> None:
 @click.argument("job_id")
 @json_option
 def confirm(job_id: str) -> None:
-    """Have JOB_ID go on, which waits for that. Read its report first: finaz artifact get ADDRESS. Needs the scope operate."""
+    """Have JOB_ID go on, which waits for that. Read its report first: finaz job show JOB_ID --report. Needs the scope operate."""
     from deployment.cli.connection import operator_api
 
     with operator_api() as client:
@@ -89,8 +96,37 @@ def cancel(job_id: str) -> None:
 
 
 def show_job(found: dict[str, Any]) -> None:
-    """One job as it stands."""
+    """One job as it stands, and what can be done about it."""
     answer(found, lambda: facts(_facts(found)))
+    differs = (found.get("error") or {}).get("code") == "ROWS_DIFFER"
+    if found["state"] == "AWAITING" or differs:
+        note(f"which rows differ: finaz job show {found['job_id']} --report")
+    if found["state"] == "AWAITING":
+        note(f"it waits for you: finaz job confirm {found['job_id']}, or finaz job cancel")
+
+
+def _show_report(client: Any, job_id: str) -> None:
+    """The rows of a rebuild's report that differ: a line for each column. Raises `NotHeldError` where there is no report."""
+    from deployment.problems import NotHeldError
+    from domain.canonical import parse
+
+    address = client.job(job_id).get("report")
+    document = None if address is None else parse(client.artifact(address))
+    if document is None or "difference" not in document:
+        raise NotHeldError("NOT_FOUND", "the job has no report on rows", at=job_id, expected="a rebuild that compared")
+    rows = [row for sample in document["difference"]["samples"] for row in _differing(sample)]
+    answer(document, lambda: table(("row", "what", "column", "served", "rebuilt"), rows))
+
+
+def _differing(sample: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+    served, rebuilt = sample["served"] or {}, sample["rebuilt"] or {}
+    key = " ".join(map(str, sample["key"].values()))
+    if not (served and rebuilt):
+        yield key, sample["kind"], None, None, None
+        return
+    for name in sorted(served.keys() | rebuilt.keys()):
+        if served.get(name) != rebuilt.get(name):
+            yield key, sample["kind"], name, served.get(name), rebuilt.get(name)
 
 
 def watched(client: Any, job_id: str, every: Any = None) -> dict[str, Any]:

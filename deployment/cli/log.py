@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from deployment.cli.output import answer, console, facts, json_line, json_option, table, wants_json
+from deployment.cli.output import answer, console, facts, first, json_line, json_option, note, table, wants_json
 
 if TYPE_CHECKING:
     from deployment.inspection_client import InspectionClient
 
 ITEMS_DEFAULT: Final = 100
 
-_COLUMNS: Final = ("position", "recorded_at", "stream", "version", "topic", "principal")
+_COLUMNS: Final = ("position", "recorded_at", "stream", "version", "topic", "principal", "event_id")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -39,6 +39,15 @@ def _filters(command: _F) -> _F:
     return command
 
 
+def _stream_name(context: click.Context, argument: click.Parameter, value: str) -> str:
+    """A name such as run/run_…; a bare id would be of several streams."""
+    if "/" not in value:
+        raise click.BadParameter(
+            f"{value!r} is no stream; expected CATEGORY/KEY, such as run/run_… (finaz log streams)"
+        )
+    return value
+
+
 @log.command(name="list", epilog="Example: finaz log list --after 1000 --topic run.failed.v1 --json")
 @click.option("--after", type=click.IntRange(0), default=0, show_default=True, help="Events behind this position.")
 @click.option("--topic", "topics", multiple=True, help="Only events of this topic; may be repeated.")
@@ -47,7 +56,7 @@ def _filters(command: _F) -> _F:
 def list_events(after: int, topics: tuple[str, ...], limit: int) -> None:
     """Read the log of all events, in order of position. Needs the scope operate."""
     with _api() as client:
-        _events(list(client.log(after, topics, limit)))
+        _events(first(client.log(after, topics, limit + 1), limit))
 
 
 @log.command(epilog="Example: finaz log streams --prefix run/ --limit 20")
@@ -57,25 +66,25 @@ def list_events(after: int, topics: tuple[str, ...], limit: int) -> None:
 def streams(prefix: str | None, limit: int) -> None:
     """List streams by name, with their versions, and where and when each begins and ends. Needs the scope operate."""
     with _api() as client:
-        found = list(client.streams(prefix, limit))
+        found = first(client.streams(prefix, limit + 1), limit)
     columns = ("stream", "version", "last_topic", "first_position", "last_position", "last_recorded_at")
     rows = [[one[column] for column in columns] for one in found]
     answer({"items": found}, lambda: table([column.replace("_", " ") for column in columns], rows))
 
 
 @log.command(epilog="Example: finaz log read run/run_… --backward --limit 5 --json")
-@click.argument("stream")
+@click.argument("stream", callback=_stream_name)
 @click.option("--backward", is_flag=True, help="The newest first.")
 @_limit
 @json_option
 def read(stream: str, backward: bool, limit: int) -> None:
     """Read the events of STREAM with all that is known of each; with --json their documents too. Needs the scope operate."""
     with _api() as client:
-        _events(list(client.stream_events(stream, limit, backward)))
+        _events(first(client.stream_events(stream, limit + 1, backward), limit))
 
 
 @log.command(epilog="Example: finaz log state run/run_… --at 2026-01-05T09:00:00Z")
-@click.argument("stream")
+@click.argument("stream", callback=_stream_name)
 @click.option("--version", type=click.IntRange(0), help="As of this version.")
 @click.option("--at", metavar="INSTANT", help="As of this instant.")
 @json_option
@@ -88,7 +97,7 @@ def state(stream: str, version: int | None, at: str | None) -> None:
 
 
 @log.command(epilog="Example: finaz log diff run/run_… 1 3")
-@click.argument("stream")
+@click.argument("stream", callback=_stream_name)
 @click.argument("before", type=click.IntRange(0))
 @click.argument("after", type=click.IntRange(0))
 @json_option
@@ -101,21 +110,21 @@ def diff(stream: str, before: int, after: int) -> None:
 
 
 @log.command(epilog="Example: finaz log causes 0c1d9f0e-5b1e-5c55-8f0b-7b6f5a1f8e11")
-@click.argument("event_id")
+@click.argument("event_id", metavar="EVENT_ID|POSITION")
 @json_option
 def causes(event_id: str) -> None:
-    """Show the event EVENT_ID and everything that led to it, the earliest first. Needs the scope operate."""
+    """Show an event, by its id or position, and everything that led to it, the earliest first. Needs the scope operate."""
     with _api() as client:
-        _chain(client.causes(event_id))
+        _chain(client.causes(_event_id(client, event_id)))
 
 
 @log.command(epilog="Example: finaz log effects 0c1d9f0e-5b1e-5c55-8f0b-7b6f5a1f8e11")
-@click.argument("event_id")
+@click.argument("event_id", metavar="EVENT_ID|POSITION")
 @json_option
 def effects(event_id: str) -> None:
-    """Show the event EVENT_ID and everything that came of it, by position. Needs the scope operate."""
+    """Show an event, by its id or position, and everything that came of it, by position. Needs the scope operate."""
     with _api() as client:
-        _chain(client.effects(event_id))
+        _chain(client.effects(_event_id(client, event_id)))
 
 
 @log.command(epilog="Example: finaz log search --topic run.failed.v1 --since 2026-01-05T00:00:00Z --newest-first")
@@ -139,7 +148,10 @@ def search(
     filters = _wanted(topics, principal, correlation_id, prefix)
     filters |= {"since": since, "until": until, "order": "desc" if newest_first else "asc"}
     with _api() as client:
-        _events(list(client.search(filters, limit)))
+        found = first(client.search(filters, limit + 1), limit)
+    _events(found)
+    if not found:
+        _note_unknown(topics)
 
 
 @log.command(epilog="Example: finaz log tail --follow --prefix run/")
@@ -215,9 +227,33 @@ def _events(found: list[dict[str, Any]]) -> None:
     answer({"items": found}, lambda: table([column.replace("_", " ") for column in _COLUMNS], rows))
 
 
+def _event_id(client: "InspectionClient", named: str) -> str:
+    """The id of the event at a position, or the id that was given."""
+    if not (named.isascii() and named.isdigit()):
+        return named
+    for event in client.log(int(named) - 1, (), 1):
+        if event["position"] == int(named):
+            return str(event["event_id"])
+    raise click.BadParameter(f"there is no event at position {named}")
+
+
+def _note_unknown(topics: tuple[str, ...]) -> None:
+    """Nothing was found: say so of topics that this version does not know, for they may be misspelt."""
+    from difflib import get_close_matches
+
+    import domain.vocabulary  # noqa: F401  (registers all topics)
+    from domain.events import topics as known_topics
+
+    known = list(known_topics())
+    for topic in topics:
+        if topic not in known:
+            near = get_close_matches(topic, known, 1)
+            note(f"this version knows no topic {topic!r}" + (f"; did you mean {near[0]}?" if near else ""))
+
+
 def _chain(found: dict[str, Any]) -> None:
-    rows = [[event[column] for column in (*_COLUMNS, "event_id")] for event in found["items"]]
-    answer(found, lambda: table((*(column.replace("_", " ") for column in _COLUMNS), "event id"), rows))
+    rows = [[event[column] for column in _COLUMNS] for event in found["items"]]
+    answer(found, lambda: table([column.replace("_", " ") for column in _COLUMNS], rows))
 
 
 def _one(event: dict[str, Any]) -> None:

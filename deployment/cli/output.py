@@ -24,6 +24,17 @@ EXIT_USAGE: Final = 2
 WIDTH_UNBOUND: Final = 400
 """Columns assumed where the output is no terminal, so that nothing is folded in a file or a pipe."""
 
+_HINTS: Final = {
+    "UNAUTHENTICATED": "The token is that of FINAZ_TOKEN: `finaz up` prints one, `finaz token create` makes one.",
+    "IMPORT_INVALID": "Options such as --instrument, --event-time, --zone and --value say how the file is read: --help has all.",
+    "FINAZ_POSTGRES_DSN": "This command works on the database itself; a running `finaz up` prints the setting.",
+    "FINAZ_KAFKA_BOOTSTRAP": "Some commands take --bootstrap instead; a running `finaz up` prints the setting.",
+    "FINAZ_CAS_DIR": "This command works on the blobs themselves; a running `finaz up` prints FINAZ_DATA_DIR.",
+    "FINAZ_TOKENS_FILE": "Of a running `finaz up` it is tokens.json in its folder; --file names it, too.",
+    "FINAZ_SEAL_PUBLIC_KEY_FILE": "--public-key names a file with it; `finaz seal public` prints it, where the private one is.",
+}
+"""What to do about an error at the command line, by its code or place, where the error itself cannot say so."""
+
 _JSON: Final = "finaz.json"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -81,7 +92,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str |
     for column in made.columns:
         column.overflow = "fold"
     for row in rows:
-        made.add_row(*(Text("–" if cell is None else str(cell)) for cell in row))
+        made.add_row(*(Text("–" if cell is None else plain(cell)) for cell in row))
     _print(made)
 
 
@@ -93,8 +104,33 @@ def facts(pairs: Iterable[tuple[str, Any]]) -> None:
     made = Table.grid(padding=(0, 2))
     for name, value in pairs:
         if value is not None:
-            made.add_row(Text(name, style="bold"), Text(str(value), overflow="fold"))
+            made.add_row(Text(name, style="bold"), Text(plain(value), overflow="fold"))
     _print(made)
+
+
+def plain(value: Any) -> str:
+    """A value as a person reads it: lists and members beside each other, what is nested deeper as JSON."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(_inner(item) for item in value) or "-"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_inner(item)}" for name, item in value.items()) or "-"
+    return str(value)
+
+
+def _inner(value: Any) -> str:
+    if isinstance(value, list | tuple | dict):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return "-" if value in (None, "") else plain(value)
+
+
+def first(found: Iterable[Any], limit: int) -> list[Any]:
+    """The first `limit` of what was asked for with a limit of one more; people are told if that is not all."""
+    taken = list(found)
+    if len(taken) > limit:
+        note(f"these are the first {limit}; --limit shows more")
+    return taken[:limit]
 
 
 def _print(made: Any) -> None:
@@ -128,6 +164,9 @@ def tell_error(error: BaseException, *, as_json: bool) -> None:
         sys.stderr.buffer.write(line.encode("utf-8", "replace") + b"\n")
     else:
         click.echo(f"finaz: {sentence(problem)}", err=True)
+        hint = _HINTS.get(str(problem.get("code"))) or _HINTS.get(str(problem.get("at")))
+        if hint is not None:
+            click.echo(hint, err=True)
         if isinstance(error, click.UsageError) and error.ctx is not None:
             click.echo(f"Try '{error.ctx.command_path} --help'.", err=True)
 

@@ -101,6 +101,8 @@ def _of_modes(
         if document is not None:
             given = isinstance(document, str)
             faults = load_schedule(blobs, document) if given else known_schedule(document).schedule
+        if not modes and broker is None:
+            note("STREAM is left out: no broker is known (--bootstrap, or FINAZ_KAFKA_BOOTSTRAP)")
         question = Question(
             flow=flow_argument(flow),
             snapshot=snapshot,
@@ -156,7 +158,10 @@ def _show(found: dict[str, Any]) -> None:
                 click.echo(f"{side.replace('_', ' ')}: {', '.join(comparison[side])}")
     verdict = found.get("verdict")
     if verdict is not None:
-        click.echo(f"verdict on the stream: {verdict['verdict']['kind']}; topic {verdict['findings']['look']}")
+        kind, stream = verdict["verdict"]["kind"], verdict["run_id"]
+        click.echo(f"verdict on the stream: {kind}; topic {verdict['findings']['look']}")
+        if kind == "DIFFERS_BY_INPUT":
+            click.echo(f"which records make the difference: finaz run verdict {stream}")
     click.echo("equal" if found["equal"] else "NOT equal")
 
 

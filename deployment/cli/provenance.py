@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import click
 
-from deployment.cli.output import answer, facts, json_option, table
+from deployment.cli.output import answer, facts, json_option, plain, table
 
 
 @click.command(epilog="Example: finaz run contract run_…")
@@ -124,4 +124,4 @@ def _show(found: dict[str, Any]) -> None:
 
 
 def _parameters(given: dict[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in given.items())
+    return " ".join(f"{name}={plain(value)}" for name, value in given.items())

@@ -9,7 +9,7 @@ import click
 
 from deployment.cli.connection import blobs as blobs_of
 from deployment.cli.connection import via_option
-from deployment.cli.output import answer, facts, json_option, note, table, wants_json
+from deployment.cli.output import answer, facts, json_option, note, plain, table, wants_json
 
 if TYPE_CHECKING:
     from domain.market.faults import FaultSchedule
@@ -167,4 +167,4 @@ def _show(done: dict[str, Any]) -> None:
 
 
 def _parameters(given: dict[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in given.items())
+    return " ".join(f"{name}={plain(value)}" for name, value in given.items())

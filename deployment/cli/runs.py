@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from deployment.cli.documents import document_argument, flow_argument
-from deployment.cli.output import answer, facts, json_line, json_option, note, table, wants_json
+from deployment.cli.output import answer, facts, first, json_line, json_option, note, table, wants_json
 from deployment.cli.provenance import COMMANDS
 
 if TYPE_CHECKING:
@@ -15,6 +15,9 @@ MODES: Final = ("BATCH", "REPLAY", "STREAM")
 STATES: Final = ("QUEUED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED")
 FORMATS: Final = ("json", "csv", "arrow", "parquet")
 LIST_ITEMS_DEFAULT: Final = 50
+
+ENDLESS_SECONDS: Final = 7 * 86_400
+"""After how long an endless run fails where nothing else is said: the most that is allowed."""
 
 
 @click.group()
@@ -38,7 +41,10 @@ def _request_options(command: Any) -> Any:
         click.option("--tag", "tags", multiple=True, help="A tag to find it by; may be given again."),
         click.option("--priority", type=int, default=0, show_default=True, help="-100 to 100; higher goes first."),
         click.option(
-            "--deadline", type=int, default=86_400, show_default=True, metavar="SECONDS", help="End it FAILED after."
+            "--deadline",
+            type=int,
+            metavar="SECONDS",
+            help="End it FAILED after. Default: a day; with --endless a week, which is the most.",
         ),
         click.option(
             "--key", help="The idempotency key: the same key and request is the same run. Default: a new one."
@@ -66,6 +72,8 @@ def submit(
     from deployment.cli.connection import api
 
     key = _key(key, request["as_of"], timeless=request["snapshot"] is None)
+    if endless and request["deadline"] is None:
+        request["deadline"] = ENDLESS_SECONDS
     body = {"flow": flow_argument(flow), **_request(**request), **_stream(topic, endless, continues)}
     with api() as client:
         submitted = client.submit_run(body, key)
@@ -171,7 +179,7 @@ def list_runs(
         "position": position,
     }
     with api() as client:
-        found = list(client.runs({name: value for name, value in filters.items() if value}, limit))
+        found = first(client.runs({name: value for name, value in filters.items() if value}, limit + 1), limit)
     answer({"items": found}, lambda: _show_runs(found))
 
 
@@ -214,8 +222,12 @@ def events(run_id: str) -> None:
 
     with api() as client:
         found = client.history(run_id)
-    rows = [(e["position"], e["recorded_at"], e["stream"].partition("/")[0], e["version"], e["topic"]) for e in found]
-    answer({"items": found}, lambda: table(("position", "recorded at", "stream", "version", "topic"), rows))
+    columns = ("position", "recorded at", "stream", "version", "topic", "event id")
+    rows = [
+        (e["position"], e["recorded_at"], e["stream"].partition("/")[0], e["version"], e["topic"], e["event_id"])
+        for e in found
+    ]
+    answer({"items": found}, lambda: table(columns, rows))
 
 
 @run.command(epilog="Example: finaz run result run_… --format parquet --output ema.parquet")
@@ -256,7 +268,7 @@ def _request(
     schedule: str | None,
     tags: tuple[str, ...],
     priority: int,
-    deadline: int,
+    deadline: int | None,
 ) -> dict[str, Any]:
     from datetime import UTC, datetime
 
@@ -266,14 +278,8 @@ def _request(
         raise click.UsageError("Missing option '--snapshot'.", click.get_current_context())
     known = {} if snapshot is None else {"snapshot": snapshot, "as_of": as_of or format_instant(datetime.now(UTC))}
     faults = {} if schedule is None else {"schedule": flow_argument(schedule)}
-    return {
-        "mode": mode,
-        **known,
-        **faults,
-        "tags": list(tags),
-        "priority": priority,
-        "deadline_seconds": deadline,
-    }
+    ends = {} if deadline is None else {"deadline_seconds": deadline}
+    return {"mode": mode, **known, **faults, "tags": list(tags), "priority": priority, **ends}
 
 
 def _key(key: str | None, as_of: str | None, *, timeless: bool = False) -> str:
@@ -318,19 +324,21 @@ def _progress_of(total: int) -> Any:
 
 def _show(run: dict[str, Any]) -> None:
     facts(
-        (name.replace("_", " "), ", ".join(value) if isinstance(value, list) else value)
+        (name.replace("_", " "), value)
         for name, value in run.items()
         if name not in ("errors", "results") and value not in (None, [], "")
     )
     for error in run["errors"]:
         click.echo(f"error in attempt {error['attempt']}: {error['code']}: {error['message']}")
+    if run["mode"] == "STREAM" and run["state"] in ("RUNNING", "FAILED"):
+        note(f"how far it is, and what holds it up: finaz stream status {run['run_id']}")
     results = [(r["output"], r["rows"], r["values_hash"], r["artifact"]) for r in run["results"]]
     if results:
         table(("output", "rows", "values hash", "artifact"), results)
 
 
 def _show_runs(runs: list[dict[str, Any]]) -> None:
-    columns = ("run", "state", "mode", "flow", "requested at", "attempts", "tags")
+    columns = ("run", "state", "mode", "flow", "requested at", "attempts", "error", "tags")
     rows = [
         (
             run["run_id"],
@@ -339,6 +347,7 @@ def _show_runs(runs: list[dict[str, Any]]) -> None:
             run["flow_name"],
             run["requested_at"],
             run["attempts"],
+            run["errors"][-1]["code"] if run["errors"] else "",
             " ".join(run["tags"]),
         )
         for run in runs

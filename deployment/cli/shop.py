@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import click
 
-from deployment.cli.output import answer, facts, json_line, json_option, note, table, wants_json
+from deployment.cli.output import answer, facts, first, json_line, json_option, note, table, wants_json
 
 LIMIT_DEFAULT: Final = 50
 STUCK_SECONDS_DEFAULT: Final = 900
@@ -43,7 +43,7 @@ def create(title: str, starts_at: str, currency: str, seats: str, hold_seconds: 
 def list_shows(limit: int) -> None:
     """List shows, the newest first."""
     with _shop() as client:
-        found = list(client.shows(limit))
+        found = first(client.shows(limit + 1), limit)
     _table(("show_id", "title", "starts_at", "currency", "seat_count"), found)
 
 
@@ -97,7 +97,7 @@ def status(purchase_id: str) -> None:
 def list_purchases(state: str | None, limit: int) -> None:
     """List purchases, the newest first: your own, or with the scope operate everybody's."""
     with _shop() as client:
-        found = list(client.purchases(state, limit))
+        found = first(client.purchases(state, limit + 1), limit)
     _table(("purchase_id", "state", "principal", "seats", "amount_minor", "currency", "alerts", "state_since"), found)
 
 
@@ -229,7 +229,7 @@ def _seats(text: str) -> list[dict[str, Any]]:
 
 
 def _show_audit(agreed: dict[str, Any], found: list[dict[str, Any]]) -> None:
-    facts((name.replace("_", " "), _plain(value)) for name, value in {**agreed, "differences": len(found)}.items())
+    facts((name.replace("_", " "), value) for name, value in {**agreed, "differences": len(found)}.items())
     if found:
         _rows(("purchase_id", "what"), found)
 
@@ -242,7 +242,7 @@ def _next(found: dict[str, Any]) -> str:
 
 
 def _print(found: dict[str, Any]) -> None:
-    shown = {name: _plain(value) for name, value in found.items() if name not in ("timeline", "next_action")}
+    shown = {name: value for name, value in found.items() if name not in ("timeline", "next_action")}
     facts([*shown.items(), ("next", _next(found))])
     table(("at", "what", "detail"), [(e["at"], e["what"], e["detail"]) for e in found["timeline"]])
 
@@ -252,16 +252,5 @@ def _table(columns: tuple[str, ...], found: list[dict[str, Any]]) -> None:
 
 
 def _rows(columns: tuple[str, ...], found: list[dict[str, Any]]) -> None:
-    rows = [[_plain(one.get(column)) for column in columns] for one in found]
+    rows = [[one.get(column) for column in columns] for one in found]
     table([column.replace("_", " ") for column in columns], rows)
-
-
-def _plain(value: Any) -> Any:
-    """A value as a person reads it: names beside each other, balances with their accounts."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "-"
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {amount}" for name, amount in value.items())
-    return value

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from deployment.cli.output import answer, facts, json_option, table
+from deployment.cli.output import answer, facts, first, json_option, table
 
 if TYPE_CHECKING:
     from deployment.staging_client import StagingClient
@@ -40,7 +40,7 @@ def values(limit: int, form: str | None, to_file: str | None, **asked: Any) -> N
             return
         if to_file is not None:
             raise click.UsageError("--to-file goes with --format", click.get_current_context())
-        found = list(client.staged_values(filters, limit))
+        found = first(client.staged_values(filters, limit + 1), limit)
     rows = [[one[column] for column in _COLUMNS] for one in found]
     answer({"items": found}, lambda: table([column.replace("_", " ") for column in _COLUMNS], rows))
 

@@ -5,7 +5,7 @@ from typing import Final
 
 import click
 
-from deployment.cli.output import answer, facts, json_option, table
+from deployment.cli.output import answer, facts, first, json_option, note, table
 
 ROWS_DEFAULT: Final = 50
 
@@ -55,7 +55,7 @@ def checkpoints(run_id: str, limit: int) -> None:
     from deployment.cli.connection import api
 
     with api() as client:
-        found = list(client.checkpoints(run_id, limit))
+        found = first(client.checkpoints(run_id, limit + 1), limit)
     rows = [
         [
             one["epoch"],
@@ -79,7 +79,7 @@ def quarantine(run_id: str, state: str | None, limit: int) -> None:
     from deployment.cli.connection import api
 
     with api() as client:
-        found = list(client.quarantine(run_id, state, limit))
+        found = first(client.quarantine(run_id, state, limit + 1), limit)
     rows = [
         [
             f"{one['partition']}:{one['offset']}",
@@ -113,3 +113,7 @@ def retry(run_id: str, places: tuple[str, ...], everything: bool) -> None:
         done = client.retry_quarantine(run_id, wanted)
     shown = " ".join(f"{place['partition']}:{place['offset']}" for place in done["requested"]) or "nothing"
     answer(done, lambda: facts([("run", run_id), ("requested", shown), ("position", done["position"])]))
+    if len(done["requested"]) < len(wanted):
+        note(
+            "the others are not omitted, are terminal (a tombstone), or were asked for already: finaz stream quarantine"
+        )

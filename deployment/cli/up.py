@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final
 
 import click
@@ -23,13 +24,15 @@ WORKERS_MAX: Final = 64
     "--port", type=click.IntRange(0, 65535), help="On which port; 0 takes a free one. Default: FINAZ_API_PORT."
 )
 @click.option("--workers", type=click.IntRange(1, WORKERS_MAX), default=1, show_default=True, help="Worker processes.")
+@click.option("--no-streams", is_flag=True, help="Leave stream runs to a `finaz stream-worker` that you start.")
 @json_option
-def up(folder: Path | None, host: str | None, port: int | None, workers: int) -> None:
+def up(folder: Path | None, host: str | None, port: int | None, workers: int, no_streams: bool) -> None:
     """Start everything on this machine: database, broker, API, workers, projector.
 
     Without FINAZ_POSTGRES_DSN an embedded PostgreSQL is started, without FINAZ_KAFKA_BOOTSTRAP an embedded broker; without
-    FINAZ_CLICKHOUSE_DSN the API stages published features in an embedded ClickHouse. Prints where the API listens and a development
-    token when all is ready. A process that dies is started again. Ctrl-C or SIGTERM ends everything, SIGKILL too.
+    FINAZ_CLICKHOUSE_DSN the API stages published features in an embedded ClickHouse. When all is ready it prints where the
+    API listens, a development token, and the settings by which other commands find all of it. A process that dies is started
+    again. Ctrl-C or SIGTERM ends everything, SIGKILL too.
     """
     from deployment.logs import set_up_logs
     from deployment.settings import child_environment, load_settings
@@ -52,6 +55,7 @@ def up(folder: Path | None, host: str | None, port: int | None, workers: int) ->
         host=host or settings.api_host,
         port=settings.api_port if port is None else port,
         workers=workers,
+        streams=not no_streams,
         worker_grace_seconds=settings.worker_grace_seconds,
         stage=True,
     )
@@ -91,8 +95,11 @@ def _announce(here: Any) -> None:
     click.echo(f"The API listens at {here.url}\n")
     click.echo(f"  export FINAZ_API_URL={here.url}")
     click.echo(f"  export FINAZ_TOKEN={here.token}\n")
-    click.echo(f"  database     {here.dsn}")
-    click.echo(f"  broker       {here.bootstrap or 'none'}")
+    click.echo("For commands that work on the database, the broker or the blobs themselves, also:\n")
+    click.echo(f"  export FINAZ_POSTGRES_DSN={quote(here.dsn)}")
+    if here.bootstrap:
+        click.echo(f"  export FINAZ_KAFKA_BOOTSTRAP={here.bootstrap}")
+    click.echo(f"  export FINAZ_DATA_DIR={quote(str(here.folder))}\n")
     for name, pid in here.pids.items():
         click.echo(f"  {name:<12} process {pid}")
     click.echo("\nCtrl-C ends everything.")

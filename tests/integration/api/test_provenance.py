@@ -90,6 +90,7 @@ async def test_what_is_not_there_yet_or_not_yours(api: ApiRig) -> None:
     for path in (f"/v1/runs/{queued}/contract", f"/v1/runs/{queued}/replay"):
         refused = await api.as_().get(path)
         assert (refused.status_code, problem(refused)["code"]) == (409, "RUN_NOT_READY")
+        assert "QUEUED" in problem(refused)["detail"]
     done = queued  # a worker takes the oldest first
     await executed(api)
     found = await api.as_().get(f"/v1/runs/{done}/replay")

@@ -95,6 +95,7 @@ async def test_a_run_without_a_result_says_so(api: ApiRig) -> None:
     for path in ("results", "results/ema"):
         answer = await api.as_().get(f"/v1/runs/{run_id}/{path}")
         assert (answer.status_code, problem(answer)["code"]) == (409, "RUN_NOT_READY")
+        assert "QUEUED" in problem(answer)["detail"]
         assert problem(answer)["state"] == "QUEUED"
 
 

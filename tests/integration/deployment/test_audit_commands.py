@@ -67,7 +67,8 @@ def test_a_run_is_looked_at(up: Up, stream: str) -> None:
     assert "$.state" in paths
     event_id = events[0]["event_id"]
     for command in ("causes", "effects"):
-        assert event_id in [one["event_id"] for one in up.answer("log", command, event_id)["items"]]
+        for named in (event_id, str(events[0]["position"])):
+            assert event_id in [one["event_id"] for one in up.answer("log", command, named)["items"]]
     found = up.answer(
         "log", "search", "--topic", "run.succeeded.v1", "--prefix", "run/", "--since", events[0]["recorded_at"]
     )
@@ -84,6 +85,32 @@ def test_a_run_is_looked_at(up: Up, stream: str) -> None:
         assert (shown.returncode, shown.stderr) == (0, "")
         assert stream.removeprefix("run/")[:20] in shown.stdout or arguments[0] == "diff"
     assert told(up, "log", "read", "run/nobody", "--json").returncode == 1
+
+
+def test_what_is_misspelt_or_cut_off_is_said(up: Up, stream: str) -> None:
+    """A bare id is no stream, a position beyond the end no event; an unknown topic and a list that goes on are pointed out."""
+    for bare in (("read", stream[4:]), ("state", stream[4:]), ("diff", stream[4:], "0", "1"), ("causes", "999999999")):
+        refused = told(up, "log", *bare)
+        assert (refused.returncode, "Traceback" in refused.stderr) == (2, False)
+    misspelt = told(up, "log", "search", "--topic", "run.succeded.v1")
+    assert (misspelt.returncode, "run.succeeded.v1" in misspelt.stderr) == (0, True)
+    cut = told(up, "log", "list", "--limit", "1")
+    assert "--limit" in cut.stderr
+    assert len(json.loads(told(up, "log", "list", "--limit", "1", "--json").stdout)["items"]) == 1
+
+
+def test_a_rebuild_shows_what_differs_before_it_is_confirmed(up: Up, stream: str) -> None:
+    """The job waits and says how to see the rows; its report names row, column and both values."""
+    with psycopg.connect(dsn(up), autocommit=True) as connection:
+        connection.execute("UPDATE finaz.runs_generations SET priority = 99")
+        rebuild = told(up, "projection", "rebuild", "runs", "--switch", "on_confirmation")
+        connection.execute("UPDATE finaz.runs_generations SET priority = 0")
+    job_id = up.answer("job", "list", "--state", "AWAITING")["items"][0]["job_id"]
+    assert f"finaz job show {job_id} --report" in rebuild.stderr
+    shown = told(up, "job", "show", job_id, "--report").stdout.splitlines()
+    assert [line.split() for line in shown if stream[4:] in line] == [[stream[4:], "different", "priority", "99", "0"]]
+    assert told(up, "job", "cancel", job_id).returncode == 0
+    assert told(up, "job", "watch", job_id).returncode == 1
 
 
 def test_the_log_is_followed(up: Up) -> None:
@@ -127,6 +154,9 @@ def test_seals_are_made_and_verified(up: Up, tmp_path: Path) -> None:
     assert verified.returncode == 0, verified.stderr
     found = json.loads(verified.stdout)
     assert found["seals"] >= 1
+    (tmp_path / "public.hex").write_text(local(up, "seal", "public").stdout)
+    alone = finaz("seal", "verify", str(seals), "--public-key", str(tmp_path / "public.hex"))
+    assert (alone.returncode, alone.stderr) == (0, "")
     other = json.loads(finaz("seal", "key", "--output", str(tmp_path / "k.pem"), "--json").stdout)
     (tmp_path / "public").write_text(other["public_key"])
     wrong = finaz("seal", "verify", str(seals), "--public-key", str(tmp_path / "public"))
