@@ -149,6 +149,17 @@ def test_past_its_deadline_a_run_ends_failed(command: runs.RunCommand) -> None:
     last = story.events[-1]
     assert isinstance(last, RunFailed)
     assert last.error.code == "DEADLINE_EXCEEDED"
+    assert last.error.attempt == story.run.attempts
+
+
+def test_a_run_remembers_its_last_errors_only() -> None:
+    """However often it is handed back with one, which counts as nobody's failure: the oldest go first."""
+    story = Story().tell(REQUEST)
+    for token in range(1, runs.ERRORS_MAX + 3):
+        error = RunError(code="E", message=str(token))
+        requeue = RequeueRun(token=token, reason=RequeueReason.HANDED_BACK, error=error)
+        story.tell(StartRun("w", token), requeue)
+    assert [error.message for error in story.run.errors] == [str(n) for n in range(3, runs.ERRORS_MAX + 3)]
 
 
 @pytest.mark.parametrize(
