@@ -202,12 +202,12 @@ def test_a_clock_refuses_what_comes_behind_its_last_tick() -> None:
         clock.accept(event(4))
 
 
-def test_a_higher_revision_replaces_a_held_event_and_a_lower_one_does_not() -> None:
-    """One tick per event_id, with the values of the highest revision accepted before its release."""
+def test_a_higher_revision_replaces_a_held_event_and_none_else_does() -> None:
+    """One tick per event_id, with the values of the highest revision accepted before its release; of equal ones, the first."""
     from domain.market.flow import EventClock
 
     clock = Clock(EventClock(), "A", ["close"])
-    for revision, close in ((1, 2.0), (0, 1.0), (3, 4.0), (2, 3.0)):
+    for revision, close in ((1, 2.0), (0, 1.0), (3, 4.0), (2, 3.0), (3, 5.0)):
         clock.accept(event(0, close, event_id="e", revision=revision))
     assert len(clock) == 1
     assert closes(clock.finish()) == [4.0]
