@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from domain.canonical import canonical, parse
+from domain.canonical import address, canonical, parse
 from domain.checkpoints.aggregate import Checkpoint
 from domain.checkpoints.aggregate import decide as decide_checkpoint
 from domain.checkpoints.aggregate import evolve as evolve_checkpoint
@@ -68,7 +68,7 @@ from services.store.states import Fold, StateRead
 CONFLICT_RETRIES_MAX: Final = 8
 """Times that a commit is made again because an operator's request came into the journal in between."""
 
-STORE_AT_ONCE_MIN: Final = 16
+STORE_AT_ONCE_MIN: Final = 8
 """Blobs of a commit from which on several are stored at once: each waits for the disk, and they can wait together."""
 
 STORE_THREADS_MAX: Final = 8
@@ -176,13 +176,7 @@ class Checkpoints:
         Raises `StaleFenceError` when overtaken (nothing was written but blobs), `VersionConflictError` at a stream of the caller's
         `extra`, `StoreUnavailableError` with the outcome unknown: then make the very same commit again, or restore.
         """
-        kept = [encode_quarantined(plan_of(standing).source, one.record) for one in quarantined(cut)]
-        state, *quarantine = self._store_all([canonical(cut.state), *kept, *cut.blocks.values()])
-        stored = _Stored(
-            state,
-            tuple(quarantine[: len(kept)]),
-            self._store_segments(cut, standing.manifest.sink if standing.manifest else SinkRef()),
-        )
+        stored = self._store(cut, standing)
         for _ in range(CONFLICT_RETRIES_MAX):
             wanted = self._wanted(cut, stored, fence, standing, journal, side_inputs)
             append = Append(
@@ -256,6 +250,22 @@ class Checkpoints:
             raise CheckpointInvalidError("no identities", at=at, expected="blocks by address") from None
         return state
 
+    def _store(self, cut: Cut, standing: Standing) -> "_Stored":
+        """Store all of a cut but its manifest. Addresses follow from bytes, so no blob need wait for another one."""
+        sink, segments = standing.manifest.sink if standing.manifest else SinkRef(), list[bytes]()
+        for segment in segments_of(cut.ticks, cut.accepted):
+            ticks, accepted = segment.rows
+            segments.append(encode_segment(segment, sink.head))
+            sink = SinkRef(
+                head=address(segments[-1]),
+                segments=sink.segments + 1,
+                ticks=sink.ticks + ticks,
+                accepted=sink.accepted + accepted,
+            )
+        kept = [encode_quarantined(plan_of(standing).source, one.record) for one in quarantined(cut)]
+        state, *stored = self._store_all([canonical(cut.state), *kept, *cut.blocks.values(), *segments])
+        return _Stored(state, tuple(stored[: len(kept)]), sink)
+
     def _store_all(self, blobs: Sequence[bytes]) -> tuple[str, ...]:
         """Store them; many at once, since a topic may be full of what cannot be read. Their addresses in order."""
         store = partial(effects.store_blob, self._blobs)
@@ -263,15 +273,6 @@ class Checkpoints:
             return tuple(map(store, blobs))
         with ThreadPoolExecutor(self._store_threads, thread_name_prefix="finaz-checkpoint") as threads:
             return tuple(threads.map(store, blobs))
-
-    def _store_segments(self, cut: Cut, sink: SinkRef) -> SinkRef:
-        for segment in segments_of(cut.ticks, cut.accepted):
-            ticks, accepted = segment.rows
-            head = effects.store_blob(self._blobs, encode_segment(segment, sink.head))
-            sink = SinkRef(
-                head=head, segments=sink.segments + 1, ticks=sink.ticks + ticks, accepted=sink.accepted + accepted
-            )
-        return sink
 
     def _wanted(
         self,
