@@ -48,7 +48,10 @@ R = TypeVar("R")
 Point: TypeAlias = Callable[[str], None]
 """Passed before and after each commit of rows and position: where a test plants a crash."""
 
-Attend: TypeAlias = Callable[[], float | None]
+Alive: TypeAlias = Callable[[], object]
+"""Gives a sign of life if one is due. What takes longer calls it at least every `HEARTBEAT_SECONDS`, in the runner's thread."""
+
+Attend: TypeAlias = Callable[[Alive], float | None]
 """What else to do while the copy is caught up and claimed (a process manager issues what is due); seconds until there is more."""
 
 Report: TypeAlias = Callable[[str, Mapping[str, Any]], None]
@@ -117,7 +120,7 @@ def unheard(event: str, details: Mapping[str, Any]) -> None:
     """Nobody listens."""
 
 
-def nothing_else() -> float | None:
+def nothing_else(alive: Alive) -> float | None:
     """Folding is all that there is to do."""
     return None
 
@@ -308,7 +311,7 @@ class Runner:
             self._report("projection_moved", progress=progress)
         idle = self._poll_seconds
         if progress.caught_up and progress.state is CopyState.RUNNING:
-            wanted = self._attend()
+            wanted = self._attend(session.look)
             idle = idle if wanted is None else min(idle, wanted)
         self._failures = 0
         if progress.caught_up or progress.state is not CopyState.RUNNING:

@@ -22,8 +22,8 @@ from services.mailer import Mail
 ANSWER_SECONDS_MAX: Final = 10.0
 """Seconds to wait for each piece of the server's answers."""
 
-MAIL_SECONDS_MAX: Final = 60.0
-"""Seconds that a mail may take from the connection to the server's acceptance; then the connection is cut."""
+MAIL_SECONDS_MAX: Final = 20.0
+"""Seconds that a mail may take until it is accepted; then the connection is cut. It is less than a process may take to stop."""
 
 PERMANENT: Final = range(500, 600)
 """Answers that will be the same the next time, by RFC 5321."""

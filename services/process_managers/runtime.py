@@ -5,6 +5,9 @@ transaction, one active instance per manager, takeover, heartbeat, pause, stop, 
 issues what is due, one command of an instance at a time (and one at all, unless the manager says that it can take more), and
 records the outcome.
 
+While commands are at work in threads of their own, the runner goes on giving signs of life: who only waits for a slow gateway or
+mail server is not taken for dead, for then a stand-by would issue the same at the same time.
+
 What must stay true: nothing is issued while the manager is behind (an event that it hasn't seen may clear the deadline), paused
 or stopped; every command ends issued, or among the dead letters, or is tried again. A crash between issuing a command and
 recording that issues it again after the restart, under the same id, which changes nothing.
@@ -12,12 +15,14 @@ recording that issues it again after the restart, under the same id, which chang
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Final, Protocol
 from uuid import UUID
 
 import msgspec
 
+from projections.position import HEARTBEAT_SECONDS
+from projections.runner import Alive
 from services import faultpoints
 from services.faultpoints import point
 from services.process_managers.contract import Command, Document, ProcessManager, Retry, SetAside, threads_of
@@ -83,28 +88,36 @@ class Dispatcher:
         self._report = report
         self._threads = threads_of(manager)
 
-    def run_once(self) -> float | None:
-        """Issue what is due, at most `COMMANDS_PER_TURN_MAX`. Seconds until there is more to do; None: nothing is known of."""
+    def run_once(self, alive: Alive = lambda: None) -> float | None:
+        """Issue what is due, at most `COMMANDS_PER_TURN_MAX`. Seconds until there is more to do; None: nothing is known of.
+
+        `alive` is called from time to time meanwhile, where the manager can take several commands at once.
+        """
         due = self._queue.due(COMMANDS_PER_TURN_MAX)
         issued: list[UUID] = []
         try:
-            if not self._issue_all(due, issued):
+            if not self._issue_all(due, issued, alive):
                 return STOP_RETRY_SECONDS
         finally:
             if issued:
                 self._queue.issued(issued)
         return 0.0 if len(due) == COMMANDS_PER_TURN_MAX else self._queue.next_due_seconds()
 
-    def _issue_all(self, due: Sequence[DueCommand], issued: list[UUID]) -> bool:
+    def _issue_all(self, due: Sequence[DueCommand], issued: list[UUID], alive: Alive) -> bool:
         """Issue the commands, in their order within each instance. Whether the manager may go on."""
-        if self._threads == 1 or len(due) < 2:
+        if self._threads == 1 or not due:
             return all(self._issue(item, issued) for item in due)
         rows: dict[str, list[DueCommand]] = {}
         for item in due:
             rows.setdefault(item.key, []).append(item)
         until = time.monotonic() + TURN_SECONDS_MAX
         with ThreadPoolExecutor(self._threads, thread_name_prefix=f"finaz-{self._manager.name}") as threads:
-            return all(list(threads.map(lambda row: self._issue_row(row, issued, until), rows.values())))
+            futures = [threads.submit(self._issue_row, row, issued, until) for row in rows.values()]
+            pending: set[Future[bool]] = set(futures)
+            while pending:
+                pending = wait(pending, timeout=HEARTBEAT_SECONDS).not_done
+                alive()
+            return all(future.result() for future in futures)
 
     def _issue_row(self, row: Sequence[DueCommand], issued: list[UUID], until: float) -> bool:
         """Issue the commands of one instance; none is begun once the turn has lasted long enough: it is due at the next."""

@@ -170,7 +170,7 @@ def test_each_kind_of_damage_is_named(damage: str) -> None:
 
 
 def test_a_silent_gateway_is_asked_a_bounded_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each purchase that it was not asked about is named all the same; an answer between starts the count anew."""
+    """Each purchase that it was not asked about is named all the same."""
     monkeypatch.setattr("services.purchase_audit.SILENCES_MAX", 2)
     sound = Sound()
     calls: list[str] = []

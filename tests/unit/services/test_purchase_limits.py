@@ -233,6 +233,24 @@ def test_commands_of_several_instances_are_issued_at_once() -> None:
         assert [n for k, n in manager.order if k == key] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("commands", [1, 3])
+def test_a_manager_gives_signs_of_life_while_its_commands_wait(monkeypatch: pytest.MonkeyPatch, commands: int) -> None:
+    """However long a gateway or a mail server takes: else a stand-by would take over and issue the same at the same time."""
+    monkeypatch.setattr("services.process_managers.runtime.HEARTBEAT_SECONDS", 0.01)
+    manager, answered, signs = Many(1), threading.Event(), []
+    manager.execute = lambda command, command_id: None if answered.wait(30) else pytest.fail("no sign of life")  # type: ignore[method-assign]
+
+    def alive() -> None:
+        signs.append(threading.current_thread())
+        if len(signs) == 5:
+            answered.set()
+
+    queue = Queue([due(str(n), 0) for n in range(commands)])
+    Dispatcher(manager, queue, lambda *_: None).run_once(alive)  # type: ignore[arg-type]
+    assert len(queue.done) == commands
+    assert set(signs) == {threading.current_thread()}  # the session is the runner's
+
+
 def test_a_turn_begins_nothing_once_it_has_lasted_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left is due at the next turn."""
     clock = [0.0]
