@@ -157,7 +157,7 @@ class ApiClient:
     # ---------------------------------------------------------------- what operators do
 
     def alerts(self, state: str, limit: int | None = None) -> Iterator[dict[str, Any]]:
-        """What the reconciler found and is in this state, the newest first, at most `limit`."""
+        """Alerts of every source in this state, the newest first, at most `limit`."""
         return self._items("/v1/alerts", {"state": state}, limit)
 
     def resolve_alert(self, kind: str, run_id: str, note: str) -> dict[str, Any]:

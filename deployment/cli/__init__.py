@@ -40,7 +40,7 @@ COMMANDS: Final = {
         _HERE + "projections:projection", "See how far the read models are; pause, resume, stop, skip, rebuild one."
     ),
     "job": Place(_HERE + "jobs:job", "See rebuilds and other long work of operators; confirm, cancel."),
-    "alert": Place(_HERE + "alerts:alert", "See what the reconciler found, say that it was dealt with."),
+    "alert": Place(_HERE + "alerts:alert", "See what asks for an operator, say that it was dealt with."),
     "dead-letter": Place(
         _HERE + "alerts:dead_letter", "See what process managers could not do; try it again, or don't."
     ),

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import click
 
-from deployment.cli.output import answer, facts, json_option, table
+from deployment.cli.output import answer, facts, first, json_option, table
 
 ALERTS_DEFAULT: Final = 50
 
@@ -13,7 +13,7 @@ _STATES: Final = ("FOUND", "ALERTED", "SETTLED")
 
 @click.group()
 def alert() -> None:
-    """See what the reconciler found, say that it was dealt with."""
+    """See what asks for an operator, say that it was dealt with."""
 
 
 @alert.command(name="list", epilog="Example: finaz alert list --json")
@@ -27,12 +27,15 @@ def alert() -> None:
 @click.option("--limit", type=click.IntRange(1), default=ALERTS_DEFAULT, show_default=True, help="At most so many.")
 @json_option
 def list_alerts(state: str, limit: int) -> None:
-    """List what disagrees with the events and could not be repaired, the newest first. Needs the scope operate."""
+    """List what asks for an operator, the newest first. Needs the scope operate.
+
+    SOURCE says who raised it. What the reconciler found about a run is resolved here, a purchase's alert by `finaz purchase settle`.
+    """
     from deployment.cli.connection import api
 
     with api() as client:
-        found = list(client.alerts(state, limit))
-    columns = ("kind", "run_id", "found_at", "times_found", "outcome")
+        found = first(client.alerts(state, limit + 1), limit)
+    columns = ("source", "kind", "subject", "found_at", "times_found", "outcome")
     _table(columns, found)
 
 
