@@ -91,8 +91,11 @@ class LogFollowers:
                 if page.items:
                     silent_seconds = 0.0
                     yield b"".join(map(message, page.items))
-                # What was committed after `mark` was read may be missing from the page, and nothing before it can be.
-                position = page.items[-1].position if page.items else max(position, mark)
+                # What was committed after `mark` was read may be missing from the last page, and nothing before it can be.
+                if page.next_cursor is not None:
+                    position = int(page.next_cursor)
+                else:
+                    position = page.items[-1].position if page.items else max(position, mark)
                 if page.next_cursor is None and not await wakeups.wait_async(FOLLOW_POLL_SECONDS):
                     silent_seconds += FOLLOW_POLL_SECONDS
                     if silent_seconds >= KEEP_ALIVE_SECONDS:

@@ -47,7 +47,7 @@ class StreamPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InspectedPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of events; the last page's `next_cursor` is null."""
+    """A page of events; the last page's `next_cursor` is null. A search may give pages that are short or empty and not the last."""
 
     items: tuple[InspectedEvent, ...]
     next_cursor: str | None

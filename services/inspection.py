@@ -32,6 +32,8 @@ from services.inspected import (
     differences,
     inspected,
 )
+from services.log_search import LAST_CHARACTER, LogSearch
+from services.log_search import Search as Search
 
 PAGE_MAX: Final = 1000
 """Events or streams of one page."""
@@ -43,20 +45,7 @@ CHAIN_EVENTS_MAX: Final = 1000
 """Events of one chain of causes or effects."""
 
 VERSION_MAX: Final = 2**62
-_LAST_CHARACTER: Final = "\U0010ffff"  # behind every name that begins as a prefix does, in the order of bytes
 _SQL: Final = statements("services", "inspection.sql")
-
-
-class Search(msgspec.Struct, frozen=True, kw_only=True):
-    """What is looked for; everything that is given must hold. `since` includes its instant, `until` does not."""
-
-    topics: tuple[str, ...] = ()
-    principal: str | None = None
-    correlation_id: str | None = None
-    stream_prefix: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    backward: bool = False
 
 
 class Inspection:
@@ -70,7 +59,7 @@ class Inspection:
     def streams(self, prefix: str = "", limit: int = 100, cursor: str | None = None) -> StreamPage:
         """Streams whose names begin with `prefix` (`run/` for a category), by name. Raises `CursorInvalidError`."""
         size = _checked(limit)
-        arguments = {"after": _name_of(cursor), "prefix": prefix, "end": prefix + _LAST_CHARACTER, "limit": size + 1}
+        arguments = {"after": _name_of(cursor), "prefix": prefix, "end": prefix + LAST_CHARACTER, "limit": size + 1}
         found = [_summary(row) for row in self._query.rows(_SQL["streams"], arguments)]
         more = _cursor_of(found[size - 1].stream) if len(found) > size else None
         return StreamPage(items=tuple(found[:size]), next_cursor=more)
@@ -189,16 +178,15 @@ class Inspection:
     # ---------------------------------------------------------------- search
 
     def search(self, wanted: Search, limit: int = 100, beyond: int | None = None) -> InspectedPage:
-        """Events for which all of `wanted` holds, by position, behind `beyond`.
+        """Events for which all of `wanted` holds, by position, behind `beyond`, bounded as `LogSearch` says.
 
         Times become positions first: where the database's clock was once set back, events around that moment may be left out.
         """
         size = _checked(limit)
-        first, last = self._bounds(wanted, beyond)
-        statement, arguments = _composed(wanted)
-        found = self._query.rows(statement, {**arguments, "first": first, "last": last, "limit": size + 1})
-        more = str(found[size - 1][0]) if len(found) > size else None
-        return InspectedPage(items=tuple(inspected(row) for row in found[:size]), next_cursor=more)
+        rows, more = LogSearch(self._query, wanted, *self._bounds(wanted, beyond)).page(size)
+        return InspectedPage(
+            items=tuple(inspected(row) for row in rows), next_cursor=None if more is None else str(more)
+        )
 
     def _bounds(self, wanted: Search, beyond: int | None) -> tuple[int, int]:
         first = 1 if wanted.since is None else self._position_at(wanted.since)
@@ -214,27 +202,6 @@ class Inspection:
 def _builtins(state: Any) -> Any:
     """A state as a JSON value; sets in one order, so that equal states are equal documents."""
     return msgspec.to_builtins(state, order="deterministic")
-
-
-def _composed(wanted: Search) -> tuple[str, dict[str, Any]]:
-    """The statement of a search and its arguments: each combination is a statement of its own, with a plan of its own."""
-    conditions = ["between_positions"]
-    arguments: dict[str, Any] = {}
-    if wanted.principal is not None:
-        conditions.append("of_principal")
-        arguments["principal"] = wanted.principal
-    if wanted.correlation_id is not None:
-        conditions.append("of_correlation")
-        arguments["correlation_id"] = wanted.correlation_id
-    if wanted.stream_prefix is not None:
-        conditions.append("of_streams")
-        arguments |= {"prefix": wanted.stream_prefix, "end": wanted.stream_prefix + _LAST_CHARACTER}
-    if wanted.topics:
-        arguments["topics"] = list(dict.fromkeys(wanted.topics))
-    statement = _SQL["search_topics" if wanted.topics else "search"]
-    holding = " AND ".join(_SQL[name] for name in conditions)
-    order = "DESC" if wanted.backward else "ASC"
-    return statement.replace("{conditions}", holding).replace("{order}", order), arguments
 
 
 def _recorded(row: Sequence[Any]) -> Recorded:

@@ -69,36 +69,3 @@ WITH RECURSIVE halving AS (
     WHERE h.low < h.high
 )
 SELECT max(h.low) FROM halving AS h
-
--- name: search
--- `{conditions}` and `{order}` are made of the pieces below.
-SELECT e.position, e.stream, e.version, e.event_id, e.topic, e.state, e.recorded_at, e.causation_id, e.correlation_id, e.principal, e.chain
-FROM finaz.events AS e
-WHERE {conditions}
-ORDER BY e.position {order}
-LIMIT %(limit)s
-
--- name: search_topics
--- The first matches of each topic, by that topic's part of its index; then the first of all of them.
-SELECT e.position, e.stream, e.version, e.event_id, e.topic, e.state, e.recorded_at, e.causation_id, e.correlation_id, e.principal, e.chain
-FROM unnest(%(topics)s::text[]) AS t(topic)
-CROSS JOIN LATERAL (
-    SELECT * FROM finaz.events AS e
-    WHERE e.topic = t.topic AND {conditions}
-    ORDER BY e.position {order}
-    LIMIT %(limit)s
-) AS e
-ORDER BY e.position {order}
-LIMIT %(limit)s
-
--- name: between_positions
-e.position >= %(first)s AND e.position <= %(last)s
-
--- name: of_principal
-e.principal = %(principal)s
-
--- name: of_correlation
-e.correlation_id = %(correlation_id)s
-
--- name: of_streams
-e.stream >= %(prefix)s AND e.stream < %(end)s

@@ -71,6 +71,9 @@ LOOKED: Final[Mapping[str, Look]] = {
     "by topic and time": lambda look, known: look.search(
         Search(topics=("run.started.v1",), since=known.any().recorded_at)
     ),
+    "by topic and principal": lambda look, known: look.search(Search(topics=("run.started.v1",), principal="bench")),
+    "what one of two never did": lambda look, known: look.search(Search(topics=("run.failed.v1",), principal="bench")),
+    "by kind of stream": lambda look, known: look.search(Search(stream_prefix="lease/", backward=True)),
 }
 
 

@@ -1,6 +1,7 @@
 """Looking at a real log: streams, states at any time, what caused what, search; each by its indexes."""
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -14,6 +15,7 @@ from domain.errors import CursorInvalidError, InputError
 from domain.events import Metadata, Recorded, encode
 from domain.folds import FOLDS, category_of, fold_of, key_of
 from domain.log_errors import AggregateUnknownError, EventNotFoundError, StreamNotFoundError
+from services import log_search
 from services.inspection import CHAIN_EVENTS_MAX, PAGE_MAX, Inspection, Search
 from services.ports import Append
 from services.store.application import Log
@@ -194,38 +196,83 @@ def test_a_chain_is_cut_at_its_limit(log: Log) -> None:
     assert (len(chain.items), chain.cut) == (CHAIN_EVENTS_MAX, True)
 
 
-def test_search_finds_what_a_look_at_everything_finds(log: Log, history: list[Recorded]) -> None:
-    """Each condition, and all of them together, forward and backward, page by page."""
+def _holds(wanted: Search, event: Recorded) -> bool:
+    """Whether all of the search holds for the event."""
+    metadata = event.metadata
+    return (
+        (not wanted.topics or event.event.topic in wanted.topics)
+        and wanted.principal in (None, metadata.principal)
+        and wanted.correlation_id in (None, metadata.correlation_id)
+        and (wanted.stream_prefix is None or event.stream.startswith(wanted.stream_prefix))
+        and (wanted.since is None or event.recorded_at >= wanted.since)
+        and (wanted.until is None or event.recorded_at < wanted.until)
+    )
+
+
+def _searches(history: list[Recorded]) -> Iterator[Search]:
+    """Each condition by itself and every combination of them, some of which nothing fulfils, in all the log and in a part of it."""
+    middle, late = (history[len(history) * share // 4] for share in (2, 3))
+    for topics, principal, correlation_id, stream_prefix in itertools.product(
+        ((), ("run.started.v1", "lease.granted.v1", "run.started.v1"), ("run.failed.v1",)),
+        (None, "ana", "nobody"),
+        (None, middle.metadata.correlation_id),
+        (None, "lease/", "run/"),
+    ):
+        wanted = Search(topics=topics, principal=principal, correlation_id=correlation_id, stream_prefix=stream_prefix)
+        yield wanted
+        yield msgspec.structs.replace(wanted, since=middle.recorded_at, until=late.recorded_at, backward=True)
+    yield from (Search(since=middle.recorded_at), Search(until=middle.recorded_at, backward=True))
+
+
+def test_search_finds_what_a_look_at_everything_finds(
+    log: Log, history: list[Recorded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All conditions, alone and together, page by page; however few events are looked at for a page."""
     inspection = Inspection(log.pool)
-    middle = history[len(history) // 2]
-    searches: dict[Search, Callable[[Recorded], bool]] = {
-        Search(): lambda e: True,
-        Search(topics=("run.started.v1", "lease.granted.v1")): lambda e: (
-            e.event.topic in ("run.started.v1", "lease.granted.v1")
-        ),
-        Search(principal="ana"): lambda e: e.metadata.principal == "ana",
-        Search(correlation_id=history[1].metadata.correlation_id): lambda e: (
-            e.metadata.correlation_id == history[1].metadata.correlation_id
-        ),
-        Search(stream_prefix="lease/"): lambda e: e.stream.startswith("lease/"),
-        Search(since=middle.recorded_at): lambda e: e.recorded_at >= middle.recorded_at,
-        Search(until=middle.recorded_at): lambda e: e.recorded_at < middle.recorded_at,
-        Search(
-            topics=("run.requested.v1",), principal="bo", stream_prefix="run/", since=history[0].recorded_at
-        ): lambda e: e.event.topic == "run.requested.v1" and e.metadata.principal == "bo",
-    }
-    for wanted, holds in searches.items():
-        expected = [e.position for e in history if holds(e)]
-        for backward in (False, True):
-            found: list[int] = []
-            beyond = None
-            while True:
-                page = inspection.search(msgspec.structs.replace(wanted, backward=backward), 50, beyond)
-                found += [e.position for e in page.items]
-                if page.next_cursor is None:
-                    break
-                beyond = int(page.next_cursor)
-            assert found == (expected[::-1] if backward else expected), wanted
+    for few, examined in ((log_search.FEW_EVENTS, log_search.EXAMINED_MAX), (20, 60), (0, 150)):
+        monkeypatch.setattr(log_search, "FEW_EVENTS", few)
+        monkeypatch.setattr(log_search, "EXAMINED_FIRST", min(examined, log_search.EXAMINED_FIRST))
+        monkeypatch.setattr(log_search, "EXAMINED_MAX", examined)
+        for wanted in _searches(history):
+            expected = [e.position for e in history if _holds(wanted, e)]
+            assert _found(inspection, wanted) == (expected[::-1] if wanted.backward else expected), wanted
+
+
+def _found(inspection: Inspection, wanted: Search) -> list[int]:
+    """Positions of all pages, each of which goes on behind the one before."""
+    found: list[int] = []
+    beyond = None
+    while True:
+        page = inspection.search(wanted, 50, beyond)
+        found += [e.position for e in page.items]
+        if page.next_cursor is None:
+            return found
+        assert beyond is None or (int(page.next_cursor) > beyond) is not wanted.backward
+        beyond = int(page.next_cursor)
+
+
+def test_a_page_looks_at_a_bounded_number_of_events(log: Log, database: str) -> None:
+    """Nothing that two common conditions have in common: each page ends after so many events, empty, and says where it got to."""
+    log.append_blocking(Append(events=(new("run/a", 1, fact()),), metadata=Metadata(principal="bo")))
+    events = log_search.EXAMINED_MAX + 2000
+    execute(database, COMMON, events)
+    execute(database, "ANALYZE finaz.events")
+    inspection = Inspection(log.pool)
+    border = 2 * log_search.EXAMINED_MAX  # every second event has the topic, the others have the principal
+    for backward, expected in ((False, border), (True, 2 * events + 2 - border)):
+        wanted = Search(topics=("common",), principal="bo", backward=backward)
+        page = inspection.search(wanted)
+        assert (page.items, page.next_cursor) == ((), str(expected))
+        assert inspection.search(wanted, beyond=expected).next_cursor is None
+    assert inspection.search(Search(stream_prefix="made/", principal="bo", topics=("rare",))).next_cursor is None
+
+
+COMMON = """
+INSERT INTO finaz.events (position, version, recorded_at, event_id, stream, topic, principal, state, chain)
+SELECT 2 * n + more, 1, clock_timestamp(), gen_random_uuid(), 'made/' || n || '/' || more,
+       CASE more WHEN 0 THEN 'common' ELSE 'other' END, CASE more WHEN 0 THEN 'ana' ELSE 'bo' END, '{}', '\\x00'
+FROM generate_series(1, %s) AS n, generate_series(0, 1) AS more
+"""
 
 
 def test_an_event_that_cannot_be_decoded_is_shown_as_it_is(log: Log, database: str) -> None:
@@ -278,7 +325,7 @@ def lengthen(dsn: str, events: int) -> None:
         """,
         events,
     )
-    execute(dsn, "ANALYZE finaz.events")
+    execute(dsn, "VACUUM (ANALYZE) finaz.events")
 
 
 def look_at_everything(inspection: Inspection, history: list[Recorded]) -> None:
@@ -302,5 +349,7 @@ def look_at_everything(inspection: Inspection, history: list[Recorded]) -> None:
         Search(since=later, until=later + timedelta(seconds=5)),
         Search(topics=("run.failed.v1",), principal="somebody-3", since=later, backward=True),
         Search(until=datetime(2020, 1, 1, tzinfo=UTC)),
+        Search(topics=("run.started.v1",), principal="nobody"),
+        Search(stream_prefix="run/", backward=True),
     ):
         inspection.search(wanted)
