@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import select
 import signal
 import socket
 import struct
@@ -25,9 +24,9 @@ from domain.stream.errors import BrokerUnavailableError, RecoveryBlockedError
 from services.adapters.kafka import KafkaBroker
 from services.broker import Marks, RecordSource
 from tests.support.brokers import RunningBroker
+from tests.support.processes import wait_gone
 
 ROOT = Path(__file__).parents[3]
-GONE_SECONDS_MAX = 30.0
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for processes by pidfd, which is Linux")
 
@@ -42,18 +41,6 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 def made(kind: str, folder: Path | None = None, users: Path | None = None) -> BrokerProcess:
     return {"embedded": embedded_broker, "apache": apache_kafka}[kind](folder, users=users)
-
-
-def wait_gone(pid: int) -> None:
-    """Wait until the process has ended (it may never have been ours)."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        assert select.select([handle], [], [], GONE_SECONDS_MAX)[0], f"process {pid} is still there"
-    finally:
-        os.close(handle)
 
 
 def owner(code: str, *arguments: str) -> "subprocess.Popen[str]":

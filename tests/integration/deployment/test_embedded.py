@@ -2,7 +2,6 @@
 
 import os
 import pwd
-import select
 import signal
 import subprocess
 import sys
@@ -15,23 +14,11 @@ import pytest
 
 from deployment import embedded
 from deployment.embedded import EmbeddedPostgres, EmbeddedPostgresError, Limits
+from tests.support.processes import GONE_SECONDS_MAX, wait_gone
 
 ROOT = Path(__file__).parents[3]
-GONE_SECONDS_MAX = 30.0
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for processes by pidfd, which is Linux")
-
-
-def wait_gone(pid: int) -> None:
-    """Wait until the process has ended (it may never have been ours)."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        assert select.select([handle], [], [], GONE_SECONDS_MAX)[0], f"process {pid} is still there"
-    finally:
-        os.close(handle)
 
 
 def owner(code: str, *arguments: str) -> "subprocess.Popen[str]":
