@@ -29,7 +29,8 @@ def alert() -> None:
 def list_alerts(state: str, limit: int) -> None:
     """List what asks for an operator, the newest first. Needs the scope operate.
 
-    SOURCE says who raised it. What the reconciler found about a run is resolved here, a purchase's alert by `finaz purchase settle`.
+    SOURCE says who raised it. What the reconciler found about a run is resolved here, alerts of purchases by `finaz purchase
+    settle`.
     """
     from deployment.cli.connection import api
 
