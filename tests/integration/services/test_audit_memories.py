@@ -9,7 +9,8 @@ from deployment.audit_wiring import memories, reacting
 from projections.postgres import PostgresSession
 from projections.registry import PROCESS_MANAGERS
 from projections.runner import run_once
-from services.adapters.manager_store import InstanceRows
+from projections.status import Projections
+from services.adapters.manager_store import InstanceRows, ManagerOperations
 from services.audit.findings import AuditReport, FindingKind
 from services.process_managers.instances import instances_of
 from tests.support.audited_system import AuditedSystem, Template
@@ -89,6 +90,19 @@ def test_damage_to_a_memory_is_named(system: AuditedSystem, damage: str, kind: F
     named = "orphan_recovery" if kind is FindingKind.ROW_UNREADABLE else f"orphan_recovery {key}"
     assert (kind, named) in found
     assert found <= {(kind, named), (FindingKind.ROW_MISSING, f"orphan_recovery {key}")}
+
+
+def test_a_replay_puts_a_memory_right(system: AuditedSystem) -> None:
+    """What the runbook says: pause, replay, resume; then nothing is found."""
+    remember(system, 1000)
+    execute(system.dsn, "UPDATE finaz.manager_instances SET position = position + 1")
+    assert looked_at(system).counts[FindingKind.ROW_DIFFERENT.value] >= 2
+    for name in ("orphan_recovery", "reconciler", "payment", "purchase_mail"):
+        Projections(system.log.pool).pause(name, "ana", "a memory is wrong")
+        ManagerOperations(system.log.pool).replay(name)
+        Projections(system.log.pool).resume(name, "ana")
+    remember(system, 1000)
+    assert looked_at(system).findings == ()
 
 
 def test_a_memory_that_nothing_made_is_named(system: AuditedSystem) -> None:
