@@ -304,18 +304,17 @@ def _columns(messages: Sequence[Message]) -> tuple[RecordColumns, ...]:
 
 
 def _headers(messages: Sequence[Message]) -> Sequence[Mapping[str, bytes | None]]:
-    """The headers of each: of those with one name the last stands."""
-    try:
-        return [dict(message.headers() or ()) for message in messages]  # type: ignore[arg-type]
-    except (SystemError, UnicodeDecodeError):
-        return [_headers_of(message) for message in messages]
+    """The headers of each: of those with one name the last stands.
 
-
-def _headers_of(message: Message) -> Mapping[str, bytes | None]:
-    """Where a name is no UTF-8 the client gives none of them: then the record has none, and is judged by its key and value."""
-    try:
-        return dict(message.headers() or ())  # type: ignore[arg-type]
-    except (SystemError, UnicodeDecodeError):
-        place = f"partition {message.partition()}, offset {message.offset()}"
-        LOG.warning("HEADERS [%s] left out of a record, since a name is no text: %s", message.topic(), place)
-        return {}
+    Where a name is no UTF-8 the client gives none of them: then the record has none, and is judged by its key and value. The client
+    must not be asked a second time for what it could not give: it has freed it.
+    """
+    found: list[Mapping[str, bytes | None]] = []
+    for message in messages:
+        try:
+            found.append(dict(message.headers() or ()))  # type: ignore[arg-type]
+        except (SystemError, UnicodeDecodeError):
+            place = f"partition {message.partition()}, offset {message.offset()}"
+            LOG.warning("HEADERS [%s] left out of a record, since a name is no text: %s", message.topic(), place)
+            found.append({})
+    return found

@@ -69,11 +69,11 @@ def test_what_broke_on_its_way_is_delivered_again(
     fine = kafka_source._headers
     broken: list[int] = []
 
-    def breaks_once(message: Any) -> Any:
-        if message.offset() == 5 and not broken:
+    def breaks_once(messages: Any) -> Any:
+        if any(message.offset() == 5 for message in messages) and not broken:
             broken.append(1)
             raise RuntimeError("something broke")
-        return fine(message)
+        return fine(messages)
 
     monkeypatch.setattr(kafka_source, "_headers", breaks_once)
     with pytest.raises(RuntimeError):
