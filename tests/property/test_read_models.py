@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 from uuid import UUID
@@ -16,7 +17,7 @@ from domain.leases.aggregate import Lease
 from domain.leases.aggregate import evolve as evolve_lease
 from domain.runs.aggregate import Run
 from domain.runs.aggregate import evolve as evolve_run
-from domain.runs.messages import ResultPublished
+from domain.runs.messages import ResultPublished, RunRequeued
 from projections.checkpoints import projection as checkpoints
 from projections.folding import Batch, ReadModel, batch_of, fold, fold_all
 from projections.leases import guard
@@ -85,13 +86,24 @@ def test_a_lease_is_shown_as_its_stream_folds(history: History) -> None:
 
 @given(histories())
 def test_the_outbox_says_what_is_to_be_done(history: History) -> None:
-    """Queued runs are pending, running ones claimed, ended ones delivered, and none is missing."""
+    """Queued runs are pending, running ones claimed, ended ones delivered, and none is missing; each from when it is due."""
     states = {"QUEUED": "pending", "RUNNING": "claimed"}
     items = fold_all(outbox.MODEL, history.events)
     folded = fold_all(runs.MODEL, history.events)
     assert {key for _, key in items} == set(folded)
     for (_, run_id), item in items.items():
-        assert item.state == states.get(folded[run_id].run.state.value, "delivered")
+        run = folded[run_id].run
+        assert item.state == states.get(run.state.value, "delivered")
+        last = history.stream(run_stream(run_id))[-1]
+        waits = last.event.delay_seconds if isinstance(last.event, RunRequeued) else 0.0
+        if item.position == last.position:  # what came last moves the item
+            assert item.due_at == last.recorded_at + timedelta(seconds=waits)
+        assert run.spec is not None
+        assert (item.lane, item.priority, item.enqueued_at) == (
+            run.spec.mode.value,
+            run.spec.priority,
+            run.requested_at,
+        )
 
 
 @given(histories(), st.lists(st.integers(1, 9)))

@@ -283,6 +283,24 @@ def test_a_manifest_that_is_none_is_refused(changes: dict[str, Any]) -> None:
     assert caught.value.at
 
 
+def test_chunks_stand_in_order_and_may_share_an_instant() -> None:
+    """A chunk may begin at the very instant at which the one before ended; not earlier, and it ends no earlier than it begins."""
+    made = [event(0, 1.0), *(msgspec.structs.replace(event(1, 1.0), event_id=f"x{n}") for n in range(3))]
+    good = manifest_body(build_snapshot(made, name="s", chunk_events=2)[0])
+    first, second = good["chunks"]
+    assert first["last_event_time"] == second["first_event_time"] == second["last_event_time"]
+    assert len(parse_manifest(canonical(good)).chunks) == 2
+    backwards = {**first, "first_event_time": first["last_event_time"], "last_event_time": first["first_event_time"]}
+    for chunks, at in (([second, first], "$.chunks[1]"), ([backwards, second], "$.chunks[0]")):
+        times = {
+            "first_event_time": chunks[0]["first_event_time"],
+            "last_event_time": chunks[-1]["last_event_time"],
+        }
+        with pytest.raises(SnapshotInvalidError, match="out of order") as caught:
+            parse_manifest(canonical(good | {"chunks": chunks} | times))
+        assert caught.value.at == at
+
+
 @pytest.mark.parametrize("data", [b"", b"{", b"[1,2]", b"null", b'{"a":1,"a":1}', b"\xff"])
 def test_bytes_that_are_no_manifest_are_refused(data: bytes) -> None:
     """Also what is no JSON at all."""
