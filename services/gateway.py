@@ -6,6 +6,7 @@ a gateway that keeps its promise does it once however often it is asked. One con
 (`tests/conformance/test_gateway.py`) runs against the sandbox in memory and over HTTP.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -63,6 +64,9 @@ class WebhookEvent(msgspec.Struct, frozen=True, kw_only=True):
 class WebhookReader(Protocol):
     """Reads what claims to come from the gateway."""
 
-    def read(self, body: bytes, signature: str | None, now_seconds: float) -> WebhookEvent:
-        """The event. Raises `WebhookSignatureError` (missing, wrong, too old or too new) and `BodyInvalidError`."""
+    def read(self, body: bytes, signature: str | None, now_seconds: Callable[[], float]) -> WebhookEvent:
+        """The event; the time is asked for a signature that is right, so that a stranger costs nobody a look. Blocks.
+
+        Raises `WebhookSignatureError` (missing, wrong, too old or too new) and `BodyInvalidError`.
+        """
         ...

@@ -243,8 +243,7 @@ class Purchases:
         """
         if self._webhooks is None:
             raise WebhookSignatureError("no secret is set, so nothing is believed", at="Gateway-Signature")
-        now = await asyncio.to_thread(self._log.now)
-        event = self._webhooks.read(body, signature, now.timestamp())
+        event = await asyncio.to_thread(self._webhooks.read, body, signature, lambda: self._log.now().timestamp())
         purchase_id = event.intent_id.removeprefix("int_")
         if PURCHASE_ID.match(purchase_id) is None:
             raise PurchaseNotFoundError(

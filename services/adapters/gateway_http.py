@@ -17,6 +17,7 @@ import hashlib
 import hmac
 import re
 import threading
+from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
 
@@ -200,7 +201,7 @@ class HmacWebhookReader:
     def __init__(self, secret: str) -> None:
         self._secret = secret
 
-    def read(self, body: bytes, signature: str | None, now_seconds: float) -> WebhookEvent:
+    def read(self, body: bytes, signature: str | None, now_seconds: Callable[[], float]) -> WebhookEvent:
         """See `WebhookReader`. The signature is compared in constant time, before anything is read."""
         match = _SIGNATURE.match(signature or "")
         if match is None:
@@ -208,7 +209,7 @@ class HmacWebhookReader:
         seconds = int(match[1])
         if not hmac.compare_digest(signature_of(self._secret, body, seconds).encode(), (signature or "").encode()):
             raise _refused("the signature is wrong")
-        if abs(now_seconds - seconds) > SIGNATURE_AGE_SECONDS_MAX:
+        if abs(now_seconds() - seconds) > SIGNATURE_AGE_SECONDS_MAX:
             raise _refused("the timestamp is too far from now")
         try:
             told = msgspec.convert(parse(body), _Webhook)

@@ -188,6 +188,21 @@ async def test_an_operator_settles_what_expired_unknown(api: ApiRig) -> None:
     assert sum(balance["accounts"].values()) == 0
 
 
+async def test_of_two_operators_with_opposite_words_one_is_heard(api: ApiRig) -> None:
+    """At once, several times each: one word is in the log, everybody else is told that it is settled, and that word holds."""
+    show = await put_on_sale(api)
+    purchase = (await buy(api, show)).json()["purchase_id"]
+    await asyncio.to_thread(_expire_unknown, api, purchase)
+    words = ["charged", "not-charged"] * 3
+    paths = [f"/v1/purchases/{purchase}/settle-as-{word}" for word in words]
+    answers = await asyncio.gather(*(api.as_("operator").post(path, json={"note": "asked"}) for path in paths))
+    heard = [word for word, answer in zip(words, answers, strict=True) if answer.status_code == 200]
+    assert sorted(answer.status_code for answer in answers) == [200, 409, 409, 409, 409, 409]
+    found = (await api.as_("operator").get(f"/v1/purchases/{purchase}")).json()
+    assert [found["state"]] == [{"charged": "CONFIRMED", "not-charged": "COMPENSATED"}[word] for word in heard]
+    assert [entry["what"] for entry in found["timeline"]].count("settled") == 1
+
+
 async def told(api: ApiRig, who: str, purchase: str) -> list[str]:
     """The details of a purchase's timeline as somebody sees them."""
     found = (await api.as_(who).get(f"/v1/purchases/{purchase}")).json()

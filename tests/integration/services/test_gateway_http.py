@@ -198,7 +198,7 @@ def test_a_gateway_that_is_away_is_unknown() -> None:
 
 def test_a_signed_webhook_is_read() -> None:
     """With the right secret and a timestamp near now."""
-    event = HmacWebhookReader("s3cret").read(BODY, signature_of("s3cret", BODY, 1000), 1000 + 10)
+    event = HmacWebhookReader("s3cret").read(BODY, signature_of("s3cret", BODY, 1000), lambda: 1000 + 10)
     assert (event.intent_id, event.answer.outcome, event.answer.gateway_id) == (
         "int_res_1",
         Outcome.SUCCEEDED,
@@ -222,14 +222,21 @@ def test_a_signed_webhook_is_read() -> None:
 def test_a_webhook_is_refused(signature: str | None, now: float) -> None:
     """Without a signature, with another secret's, over another body or timestamp, too old, too new."""
     with pytest.raises(WebhookSignatureError):
-        HmacWebhookReader("s3cret").read(BODY, signature, now)
+        HmacWebhookReader("s3cret").read(BODY, signature, lambda: now)
+
+
+@pytest.mark.parametrize("signature", [None, "", "t=1000", signature_of("other", BODY, 1000), "t=1000,v1=" + "0" * 64])
+def test_a_stranger_costs_no_look_at_the_clock(signature: str | None) -> None:
+    """It is the database's: who cannot sign must not be able to keep it busy."""
+    with pytest.raises(WebhookSignatureError):
+        HmacWebhookReader("s3cret").read(BODY, signature, lambda: pytest.fail("the clock was asked"))
 
 
 @pytest.mark.parametrize("body", [b"{}", b"[]", b"\xff", BODY.replace(b"succeeded", b"pending")])
 def test_a_signed_webhook_that_says_nothing_is_refused(body: bytes) -> None:
     """What cannot be read is told to the gateway, which tries again or gives up."""
     with pytest.raises(BodyInvalidError):
-        HmacWebhookReader("s3cret").read(body, signature_of("s3cret", body, 1000), 1000)
+        HmacWebhookReader("s3cret").read(body, signature_of("s3cret", body, 1000), lambda: 1000.0)
 
 
 def test_the_books_survive_a_restart(tmp_path: Path) -> None:
