@@ -58,8 +58,9 @@ class StreamStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How a STREAM run stands, by its own events; offsets by partition, as text.
 
     `committed_offsets` are the first that the last checkpoint (`epoch`) does not include, `marks` where a bounded run ends, `left`
-    how many offsets are between them; both None where there are no marks, or none yet. `pressure` is what holds the run up, if
-    anything, and `reason` why, as its last owner put it; a checkpoint under a later token means that nothing does any more.
+    how many offsets are between them; both None where there are no marks, or none yet. `quarantined` records can be tried again;
+    `retries_requested` of them were asked for. `pressure` is what holds the run up, if anything, and `reason` why, as its last
+    owner put it; a checkpoint under a later token means that nothing does any more.
     """
 
     run_id: str
@@ -71,7 +72,7 @@ class StreamStatus(msgspec.Struct, frozen=True, kw_only=True):
     committed_offsets: dict[str, int]
     marks: dict[str, int] | None
     left: int | None
-    omitted: int
+    quarantined: int
     retries_requested: int
     pressure: Pressure
     reason: str
@@ -115,7 +116,7 @@ class StreamRecords:
             committed_offsets=reached,
             marks=marks,
             left=None if marks is None else sum(max(0, mark - reached.get(p, 0)) for p, mark in marks.items()),
-            omitted=len(journal.omitted),
+            quarantined=len(journal.omitted),
             retries_requested=sum(kept.requested for kept in journal.omitted.values()),
             pressure=Pressure.FLOWING if over else journal.pressure,
             reason="" if over else journal.pressure_reason,

@@ -10,6 +10,7 @@ from operator import le
 from typing import Any, Final
 
 from domain.chain import GENESIS, link_of_columns, links
+from domain.instants import format_instant, format_micros
 from services.audit.findings import FindingKind, Findings
 from services.seals import Seal, SealProblem
 
@@ -101,8 +102,8 @@ class ChainCheck:
             self._findings.add(
                 FindingKind.CLOCK_SET_BACK,
                 stream,
-                f"recorded at {self._micros} µs or later",
-                f"recorded at {micros} µs",
+                f"recorded at {format_micros(self._micros)} or later",
+                f"recorded at {format_micros(micros)}",
                 position=position,
                 version=version,
             )
@@ -119,7 +120,7 @@ class ChainCheck:
             self._findings.add(
                 FindingKind.LOG_CUT,
                 seal.name,
-                f"a log of at least {seal.position} events, as sealed at {seal.sealed_at}",
+                f"a log of at least {seal.position} events, as sealed at {format_instant(seal.sealed_at)}",
                 f"{self._position} events",
                 position=seal.position,
             )

@@ -216,7 +216,7 @@ async def test_a_stream_run_says_how_it_stands(api: ApiRig, token: int, pressure
     run_id, _ = await streaming(api)
     path, stream, why = f"/v1/runs/{run_id}/stream", journal_stream(run_id), "TOPIC_MISSING: there is no such topic"
     status = (await api.as_().get(path)).json()
-    assert (status["topic"], status["epoch"], status["omitted"]) == ("arrivals", 1, 1)
+    assert (status["topic"], status["epoch"], status["quarantined"]) == ("arrivals", 1, 1)
     assert status["committed_offsets"][str(PARTITION)] == 1
     assert (status["pressure"], status["reason"]) == ("FLOWING", "")
     blocked = PressureEntered(run_id=run_id, token=token, state=Pressure.RECOVERY_BLOCKED, reason=why)
