@@ -324,7 +324,7 @@ def test_a_stopped_projection_goes_on_when_the_event_can_be_applied(
             raise KeyError("a bug of the fold")
         return fine.apply(row, recorded)
 
-    model: ReadModel[Any, Any] = ReadModel("leases", fine.categories, fine.key_of, apply)
+    model: ReadModel[Any, Any] = ReadModel("leases", fine.categories, fine.key_of, apply, fine.version)
     reports = Reports()
     for attempt in (1, 2):
         with serving(one_runner(database, "leases", reports, model=model)):
@@ -367,7 +367,7 @@ def test_stopping_is_bounded_however_much_there_is_to_do(log: Log, database: str
         leave.wait(PATIENCE_SECONDS)
         return fine.apply(row, recorded)
 
-    model: ReadModel[Any, Any] = ReadModel("runs", fine.categories, fine.key_of, apply)
+    model: ReadModel[Any, Any] = ReadModel("runs", fine.categories, fine.key_of, apply, fine.version)
     runner = one_runner(database, "runs", Reports(), model=model, batch_events_max=2)
     projector = Projector([runner])
     projector.start()
