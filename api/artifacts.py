@@ -11,11 +11,12 @@ from typing import Final
 
 from api.answers import Answer, json_answer
 from api.auth import Scope
+from api.declaring import document_answer
 from api.operations import AnswerSpec, BodySpec, Call, Operation
 from api.parameters import Place, pattern
 from api.parts import ApiParts
 from api.run_schemas import ADDRESS_PATTERN
-from api.schemas import ArtifactStored, reference
+from api.schemas import ArtifactStored
 from domain.canonical import address
 from domain.errors import ArtifactMismatchError, BlobMissingError
 
@@ -61,13 +62,7 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         scope=Scope.RUNS_WRITE,
         parameters=(_ADDRESS,),
         body=BodySpec(media_type=OCTETS, bytes_max=ARTIFACT_BYTES_MAX, schema={"type": "string", "format": "binary"}),
-        answers=(
-            AnswerSpec(
-                status=200,
-                description="Stored, now or before.",
-                content={"application/json": reference(ArtifactStored)},
-            ),
-        ),
+        answers=(document_answer("Stored, now or before.", ArtifactStored),),
         problems=(404, 409),
         handler=handlers.put,
     )

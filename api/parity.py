@@ -9,11 +9,12 @@ from typing import Final
 
 from api.answers import Answer, json_answer
 from api.auth import Scope
-from api.operations import AnswerSpec, Call, Operation
+from api.declaring import document_answer
+from api.operations import Call, Operation
 from api.parameters import Place, pattern
 from api.parts import ApiParts
 from api.runs import RUN_ID
-from api.schemas import RUN_ID_PATTERN, reference
+from api.schemas import RUN_ID_PATTERN
 from domain.errors import InputError, NotFoundError
 from services.parity import Parity, ParityReport
 from services.stream_parity import Judgement
@@ -41,13 +42,7 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         tag="results",
         scope=Scope.RUNS_READ,
         parameters=(_REFERENCE, _OTHER),
-        answers=(
-            AnswerSpec(
-                status=200,
-                description="They were compared.",
-                content={"application/json": reference(ParityReport)},
-            ),
-        ),
+        answers=(document_answer("They were compared.", ParityReport),),
         problems=(404, 409, 422),
         handler=handlers.compare,
     )
@@ -62,13 +57,7 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         tag="results",
         scope=Scope.RUNS_READ,
         parameters=(RUN_ID,),
-        answers=(
-            AnswerSpec(
-                status=200,
-                description="The verdict, and whether the topic agrees with what the run recorded.",
-                content={"application/json": reference(Judgement)},
-            ),
-        ),
+        answers=(document_answer("The verdict, and whether the topic agrees with what the run recorded.", Judgement),),
         problems=(404, 409, 422),
         handler=handlers.judge,
     )

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from api.answers import Answer, json_answer
 from api.auth import Scope
-from api.operations import AnswerSpec, Call, Operation
+from api.declaring import document_answer
+from api.operations import Call, Operation
 from api.parts import ApiParts
 from api.runs import RUN_ID
-from api.schemas import reference
 from services.provenance import DeterminismContract, Provenance, ReplayView
 
 
@@ -26,13 +26,7 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         tag="results",
         scope=Scope.RUNS_READ,
         parameters=(RUN_ID,),
-        answers=(
-            AnswerSpec(
-                status=200,
-                description="The determinism contract.",
-                content={"application/json": reference(DeterminismContract)},
-            ),
-        ),
+        answers=(document_answer("The determinism contract.", DeterminismContract),),
         problems=(404, 409),
         handler=handlers.contract,
     )
@@ -45,9 +39,7 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         tag="results",
         scope=Scope.RUNS_READ,
         parameters=(RUN_ID,),
-        answers=(
-            AnswerSpec(status=200, description="The replay.", content={"application/json": reference(ReplayView)}),
-        ),
+        answers=(document_answer("The replay.", ReplayView),),
         problems=(404, 409),
         handler=handlers.replay,
     )

@@ -10,11 +10,12 @@ from typing import Final
 
 from api.answers import Answer, json_answer
 from api.auth import Scope
+from api.declaring import document_answer
 from api.operations import AnswerSpec, Call, Operation
 from api.parameters import Place, any_text, choice
 from api.parts import ApiParts
 from api.runs import RUN_ID
-from api.schemas import ResultList, reference
+from api.schemas import ResultList
 from domain.errors import InputError, NotAcceptableError, NotFoundError, RunNotReadyError
 from services.results import MEDIA_TYPES
 from services.runs import PublishedResult, RunView
@@ -38,13 +39,7 @@ def operations(parts: ApiParts) -> Iterator[Operation]:
         tag="results",
         scope=Scope.RUNS_READ,
         parameters=(RUN_ID,),
-        answers=(
-            AnswerSpec(
-                status=200,
-                description="References to the results.",
-                content={"application/json": reference(ResultList)},
-            ),
-        ),
+        answers=(document_answer("References to the results.", ResultList),),
         problems=(404, 409),
         handler=handlers.list_results,
     )
