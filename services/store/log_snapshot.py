@@ -44,6 +44,12 @@ class LogSnapshot:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._ahead = ThreadPoolExecutor(1, _AHEAD)
+
+    def close(self) -> None:
+        """End it, and its transaction, which has written nothing; not before the thread has let go of the connection."""
+        self._ahead.shutdown(wait=True, cancel_futures=True)
+        self._connection.close()
 
     def head(self) -> tuple[int, bytes, datetime]:
         """The last position (0: an empty log), its chain value, and the database's clock."""
@@ -94,11 +100,11 @@ class LogSnapshot:
 
     def pages(self, statement: str, arguments: Any = None) -> Iterator[Sequence[Any]]:
         """The rows of any statement that reads, `PAGE_ROWS` at a time; a thread fetches the next page while one is looked at."""
-        with _away(), self._connection.cursor(f"read_{uuid4().hex}") as cursor, ThreadPoolExecutor(1, _AHEAD) as thread:
+        with _away(), self._connection.cursor(f"read_{uuid4().hex}") as cursor:
             cursor.execute(statement, arguments, binary=True)
             rows: Sequence[Any] = cursor.fetchmany(PAGE_ROWS)
             while len(rows) == PAGE_ROWS:
-                ahead = thread.submit(cursor.fetchmany, PAGE_ROWS)
+                ahead = self._ahead.submit(cursor.fetchmany, PAGE_ROWS)
                 yield rows
                 rows = ahead.result()
             if rows:
@@ -123,14 +129,15 @@ def log_snapshot(dsn: str) -> Iterator[LogSnapshot]:
         connection = psycopg.connect(
             dsn, autocommit=True, connect_timeout=CONNECT_SECONDS_MAX, application_name="finaz snapshot"
         )
+    snapshot = LogSnapshot(connection)
     try:
         with _away():
             limits = {"idle": f"{IDLE_SECONDS_MAX}s", "statement": f"{STATEMENT_SECONDS_MAX}s"}
             connection.execute(_SQL["patience"], limits)
             connection.execute(_SQL["begin"])
-        yield LogSnapshot(connection)
+        yield snapshot
     finally:
-        connection.close()  # ends the transaction, which has written nothing
+        snapshot.close()
 
 
 @contextmanager

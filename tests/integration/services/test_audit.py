@@ -1,5 +1,6 @@
 """The audit on a real PostgreSQL: a healthy system has no differences, and every kind of damage is found and named."""
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from domain.runs.messages import ResultPublished
 from projections.registry import PROJECTIONS
 from services.audit.findings import FINDINGS_OF_A_KIND_MAX, Finding, FindingKind, Findings
+from services.store import log_snapshot
 from tests.support.audited_system import AuditedSystem, Template
 from tests.support.read_models import execute, store_all
 from tests.support.store import facts, opened
@@ -75,6 +77,38 @@ def test_in_parts_it_finds_the_same(system: AuditedSystem) -> None:
 
 def _short(finding: Finding) -> tuple[str, str]:
     return finding.kind.value, finding.subject
+
+
+@pytest.mark.parametrize("page_rows", [1, 7])
+def test_whatever_a_page_holds_it_finds_the_same(
+    system: AuditedSystem, monkeypatch: pytest.MonkeyPatch, page_rows: int
+) -> None:
+    """Read in many pages, each while the one before is looked at, it is clean, and one altered event is one finding."""
+    monkeypatch.setattr(log_snapshot, "PAGE_ROWS", page_rows)
+    with log_snapshot.log_snapshot(system.dsn) as snapshot:
+        pages = list(snapshot.event_pages(0, 2**62))
+        assert [row for page in pages for row in page] == list(snapshot.events(0, 2**62))
+        assert {len(page) for page in pages[:-1]} == {page_rows}
+    assert system.audit().findings == ()
+    named = change_an_event(system)
+    assert [f.subject for f in system.audit().findings if f.kind is FindingKind.EVENT_ALTERED] == [named]
+
+
+def test_whoever_leaves_while_a_page_is_fetched_leaves_nothing(
+    system: AuditedSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An audit that is ended at one of its borders, with the next page on its way, ends there; the next audit is whole."""
+    monkeypatch.setattr(log_snapshot, "PAGE_ROWS", 5)
+    for border in (1, 2, 30):
+        told = itertools.count(1)
+
+        def leave(done: int, total: int, told: Iterator[int] = told, border: int = border) -> None:
+            if next(told) == border:
+                raise RuntimeError("left")
+
+        with pytest.raises(RuntimeError, match="left"):
+            system.audit(leave)
+    assert system.audit().findings == ()
 
 
 def test_it_is_of_one_position_while_writers_write(system: AuditedSystem, monkeypatch: pytest.MonkeyPatch) -> None:
