@@ -25,6 +25,7 @@ METRIC_NAMES: Final = (
     "finaz_log_position",
     "finaz_queue_items",
     "finaz_runs",
+    "finaz_streams_unowned",
     "finaz_projection_position",
     "finaz_projection_lag_events",
     "finaz_projection_lag_seconds",
@@ -110,6 +111,8 @@ def _families(measured: Measures | None) -> Iterable[GaugeMetricFamily]:
     queue = [((kind, state), count) for kind, state, count in measured.queue]
     yield _gauge("finaz_queue_items", "Items of the outbox.", ("kind", "state"), queue)
     yield _gauge("finaz_runs", "Runs by state.", ("state",), [((state,), count) for state, count in measured.runs])
+    unowned = [((), measured.streams_unowned)]
+    yield _gauge("finaz_streams_unowned", "STREAM runs under way that nobody works on.", (), unowned)
     found = [((kind, state), count) for kind, state, count in measured.discrepancies]
     yield _gauge(
         "finaz_discrepancies", "What was found and is not settled; ALERTED asks an operator.", ("kind", "state"), found

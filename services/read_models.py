@@ -103,6 +103,8 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     log_position: int
     queue: tuple[tuple[str, str, int], ...]
     runs: tuple[tuple[str, int], ...]
+    streams_unowned: int
+    """STREAM runs under way whose worker has stopped at something, or is gone, and that no other has taken up."""
     projections: tuple[ProjectionView, ...]
     discrepancies: tuple[tuple[str, str, int], ...]
     dead_letters: tuple[tuple[str, int], ...]
@@ -151,6 +153,7 @@ class ReadModels:
             log_position=max((status.high_water_mark for status in statuses), default=0),
             queue=queue,
             runs=runs,
+            streams_unowned=int(self._query.rows(_SQL["streams_unowned"])[0][0]),
             projections=tuple(view_of_status(status) for status in statuses),
             discrepancies=tuple((*key, found.get(key, 0)) for key in _UNSETTLED),
             purchases=tuple((c.state, c.count, c.oldest_seconds, c.overdue) for c in open_purchases(self._query)),

@@ -8,8 +8,10 @@ import httpx
 import pytest
 
 from domain.canonical import parse
-from domain.identity import journal_stream
+from domain.identity import journal_stream, lease_stream, run_stream
+from domain.leases.messages import LeaseReleased
 from domain.market.arrivals import partition_of
+from domain.runs.messages import RunStarted
 from domain.stream.journal import pending_retries
 from domain.stream.messages import Pressure, PressureEntered, RetryRequested
 from domain.stream.records import StreamRecord
@@ -233,3 +235,22 @@ async def test_only_a_stream_run_of_ones_own_has_a_standing(api: ApiRig) -> None
     batch = (await api.submit())["run_id"]
     assert_problem(await api.as_("bob").get(f"/v1/runs/{run_id}/stream"), 404, "RUN_NOT_FOUND")
     assert_problem(await api.as_().get(f"/v1/runs/{batch}/stream"), 404, "NOT_FOUND")
+
+
+async def test_a_stream_run_that_nobody_works_on_is_counted(api: ApiRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None while its owner's lease is live; one when that was given back and the run goes on waiting, whatever others do."""
+    monkeypatch.setattr("services.read_models.MEASURE_SECONDS_MIN", 0.0)
+
+    async def unowned() -> str:
+        await api.project("runs")
+        page = (await api.as_(None).get("/metrics")).text
+        return next(line.split()[1] for line in page.splitlines() if line.startswith("finaz_streams_unowned "))
+
+    await api.submit()
+    run_id, _ = await streaming(api)
+    started = RunStarted(run_id=run_id, owner="owner", token=1, attempt=1)
+    await api.log.append(Append(events=(NewEvent(run_stream(run_id), 2, started, new_event_id()),)))
+    assert await unowned() == "0.0"
+    released = LeaseReleased(resource=run_id, owner="owner", token=1)
+    await api.log.append(Append(events=(NewEvent(lease_stream(run_id), 2, released, new_event_id()),)))
+    assert await unowned() == "1.0"
