@@ -5,7 +5,7 @@ only, lets in only the operating-system account that started it, and is as durab
 
 What must stay true: the server is gone when its owner is gone, however the owner went; a folder can always be started again,
 whatever was killed; nothing outside the folder, the temporary socket folder and the processes is touched. The work is done by
-a guard, `embedded_supervisor.py`, whose docstring says what each crash leaves. Why so: `docs/decisions/embedded-postgresql.md`.
+a guard, `embedded_guard.py`, whose docstring says what each crash leaves. Why so: `docs/decisions/embedded-postgresql.md`.
 """
 
 import importlib.util
@@ -77,7 +77,7 @@ class EmbeddedPostgres(GuardedServer):
     """One embedded server, as `GuardedServer` has it. Raises `EmbeddedPostgresError`."""
 
     error = EmbeddedPostgresError
-    guard_module = "deployment.embedded_supervisor"
+    guard_module = "deployment.embedded_guard"
     folder_prefix = "finaz-pg-"
 
     def __init__(
@@ -126,7 +126,7 @@ class EmbeddedPostgres(GuardedServer):
             shutil.rmtree(self._sockets, ignore_errors=True)
 
     def plan(self) -> dict[str, Any]:
-        """See `embedded_supervisor.Supervisor`."""
+        """See `embedded_guard.PostgresGuard`."""
         return {
             "binaries": str(_binaries()),
             "sockets": str(self._socket_folder()),

@@ -24,7 +24,7 @@ _SECBIT_NO_SETUID_FIXUP = 1 << 2
 _CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH, _CAP_VERSION_3 = 1, 2, 0x20080522
 
 
-class Supervisor(Guard):
+class PostgresGuard(Guard):
     """One server in one folder: `data/`, and the folder of its socket. Its plan is made in `EmbeddedPostgres`."""
 
     lock_name = "owner.lock"
@@ -215,4 +215,4 @@ def _sync_folder(folder: Path) -> None:
 
 def main() -> None:
     """Serve one owner, then clean up."""
-    guard_until_gone(Supervisor)
+    guard_until_gone(PostgresGuard)
