@@ -7,6 +7,7 @@ key; every wait is bounded; nothing is judged here.
 import os
 import random
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -118,13 +119,17 @@ class Stage:
         order = [*VICTIMS, *(self._dice.choice(AGAIN) for _ in range(kills - len(VICTIMS)))]
         self._dice.shuffle(order)
         self.say(f"{buyers} buyers want {len(self._seats)} seats; {len(order)} kills")
+        turns = threading.Semaphore(BUYERS_AT_ONCE)
         with ThreadPoolExecutor(BUYERS_AT_ONCE, thread_name_prefix="finaz-buyer") as threads:
-            pause = sum(KILL_SECONDS) * len(order) * BUYERS_AT_ONCE / buyers
-            answers = [threads.submit(self._buy, wish, self._dice.uniform(0.0, pause)) for wish in wanted]
-            for victim in order:
-                time.sleep(self._dice.uniform(*KILL_SECONDS))
-                self._kill(victim)
-                self.advance(self._dice.choice(JUMPS_SECONDS))
+            answers = [threads.submit(self._buy_in_turn, wish, turns) for wish in wanted]
+            try:
+                for victim in order:
+                    time.sleep(self._dice.uniform(*KILL_SECONDS))
+                    turns.release(-(-buyers // len(order)))
+                    self._kill(victim)
+                    self.advance(self._dice.choice(JUMPS_SECONDS))
+            finally:
+                turns.release(buyers)  # whatever happened, nobody waits for ever
             self._asked += [answer.result() for answer in answers]
         self.say(f"the storm is over; killed {', '.join(f'{name} {n}' for name, n in sorted(self._kills.items()))}")
 
@@ -140,9 +145,13 @@ class Stage:
             email=f"buyer-{number}@example.org",
         )
 
-    def _buy(self, wish: Asked, after_seconds: float = 0.0) -> Asked:
+    def _buy_in_turn(self, wish: Asked, turns: threading.Semaphore) -> Asked:
+        """Some buyers come before each kill, however long the machine takes for it."""
+        turns.acquire()
+        return self._buy(wish)
+
+    def _buy(self, wish: Asked) -> Asked:
         """Ask until there is an answer. Raises `WaitTimeoutError`."""
-        time.sleep(after_seconds)
         body = {
             "show_id": self._show_id,
             "seats": list(wish.seats),
