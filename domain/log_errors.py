@@ -47,12 +47,6 @@ class SchemaMissingError(FinazError):
     code = "SCHEMA_MISSING"
     status = 503
 
-    def __init__(self, cause: object) -> None:
-        super().__init__(
-            f"the database lacks what this version needs: {cause}".strip(),
-            expected="one that `finaz migrate` was run on",
-        )
-
 
 class SealInvalidError(InputError):
     """A seal cannot be read, is not signed by the key, or does not follow the one before."""

@@ -153,7 +153,7 @@ class ReadModels:
             log_position=max((status.high_water_mark for status in statuses), default=0),
             queue=queue,
             runs=runs,
-            streams_unowned=int(self._query.rows(_SQL["streams_unowned"])[0][0]),
+            streams_unowned=sum(int(count) for (count,) in self._query.rows(_SQL["streams_unowned"])),
             projections=tuple(view_of_status(status) for status in statuses),
             discrepancies=tuple((*key, found.get(key, 0)) for key in _UNSETTLED),
             purchases=tuple((c.state, c.count, c.oldest_seconds, c.overdue) for c in open_purchases(self._query)),

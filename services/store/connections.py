@@ -86,7 +86,8 @@ def connect(dsn: str, statement_seconds_max: int = READ_SECONDS_MAX) -> Connecti
 
 def lacking(error: psycopg.Error) -> SchemaMissingError:
     """What a `LACKING` error says to people."""
-    return SchemaMissingError(error.diag.message_primary or error)
+    what = f"the database lacks what this version needs: {error.diag.message_primary or error}"
+    return SchemaMissingError(what.strip(), expected="one that `finaz migrate` was run on")
 
 
 class Pool:
