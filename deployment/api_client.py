@@ -129,7 +129,7 @@ class ApiClient:
             )
         if len(outputs) > 1:
             raise InputError(
-                "the run has several outputs", at=run_id, expected=f"the name of one: {', '.join(outputs)}"
+                "the run has several outputs", at=run_id, expected=f"--name with one of {', '.join(outputs)}"
             )
         return outputs[0]
 

@@ -72,6 +72,8 @@ def submit(
     from deployment.cli.connection import api
 
     key = _key(key, request["as_of"], timeless=request["snapshot"] is None)
+    if request["mode"] == "STREAM" and topic is None:
+        raise click.UsageError("--mode STREAM needs --topic", click.get_current_context())
     if endless and request["deadline"] is None:
         request["deadline"] = ENDLESS_SECONDS
     body = {"flow": flow_argument(flow), **_request(**request), **_stream(topic, endless, continues)}
