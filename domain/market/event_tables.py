@@ -31,6 +31,18 @@ class EventTable(msgspec.Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.ids)
 
+    def rows(self, start: int, end: int) -> "EventTable":
+        """Some of the events."""
+        part = slice(start, end)
+        return EventTable(
+            self.ids[part],
+            self.times[part],
+            self.available_at[part],
+            self.revisions[part],
+            self.columns,
+            self.values[part],
+        )
+
     def picked(self, places: Sequence[int]) -> "EventTable":
         """The events at these places."""
         if len(places) == len(self):

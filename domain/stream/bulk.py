@@ -5,6 +5,7 @@ nothing but "take them one by one". What must stay true: wherever it gives somet
 holds it. Pure.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from operator import itemgetter, lt
@@ -38,6 +39,20 @@ class Bulk(msgspec.Struct, frozen=True, eq=False):
     instruments: list[str]
     events: EventTable
     loads: tuple[str, list[int]] | None
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def rows(self, start: int, end: int) -> "Bulk":
+        """Some of the records."""
+        first, last = bisect_left(self.places, start), bisect_left(self.places, end)
+        return Bulk(
+            self.times[start:end],
+            [place - start for place in self.places[first:last]],
+            self.instruments[first:last],
+            self.events.rows(first, last),
+            None if self.loads is None else (self.loads[0], self.loads[1][first:last]),
+        )
 
 
 def read_bulk(

@@ -83,6 +83,17 @@ class Identities:
             return False
         return loads is None or not self.is_repeated((loads[0], loads[1][0]))
 
+    def repeated(self, ids: Sequence[str]) -> list[int]:
+        """Where ids stand that are held, or stand before."""
+        first = set(ids).difference(self._block_of)
+        rows = []
+        for row, event_id in enumerate(ids):
+            if event_id in first:
+                first.remove(event_id)
+            else:
+                rows.append(row)
+        return rows
+
     def add_all(
         self, events: EventTable, instruments: list[str], loads: tuple[str, list[int]] | None, watermark: int
     ) -> None:

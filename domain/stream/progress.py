@@ -7,6 +7,7 @@ Pure: a crash loses what was not committed, and the successor reads it again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from domain.instants import from_micros
 from domain.market.event_runs import EventRun
 from domain.market.lanes import LaneValues
 from domain.market.records import MarketEvent
-from domain.stream.bulk import BULK_RECORDS_MIN
+from domain.stream.bulk import BULK_RECORDS_MIN, Bulk
 from domain.stream.messages import DETAIL_CHARACTERS_MAX, DifferingItem, LateItem, RetriedItem
 from domain.stream.record_columns import RecordColumns, columns_of
 from domain.stream.records import StreamRecord
@@ -105,34 +106,50 @@ class Progress:
             self.take_columns(columns)
 
     def take_columns(self, records: RecordColumns) -> None:
-        """The same for the records of one partition.
-
-        Where not all are plain, each half is tried: what is odd is mostly rare, and its neighbours need not suffer for it.
-        """
-        if self._take_at_once(records):
-            return
+        """The same for the records of one partition. What is odd is mostly rare, and its neighbours need not suffer for it."""
         count = len(records)
-        if count < 2 * self._bulk_records_min:
-            for record in records.records():
-                self.take(record)
+        bulk = self.core.read(records) if count >= self._bulk_records_min else None
+        if bulk is not None:
+            self._take_bulk(records, bulk)
+        elif count < 2 * self._bulk_records_min:
+            self._take_each(records)
         else:
             self.take_columns(records.rows(0, count // 2))
             self.take_columns(records.rows(count // 2, count))
 
-    def _take_at_once(self, records: RecordColumns) -> bool:
+    def _take_bulk(self, records: RecordColumns, bulk: Bulk) -> None:
+        """Take records that were read at once; where that cannot be, what lies between copies, or each half."""
+        if self._take_at_once(records, bulk):
+            return
+        copies = self.core.copies(records.partition, bulk)
+        inner = [*copies, *(row + 1 for row in copies)] or [len(records) // 2]
+        borders = sorted({0, *inner, len(records)})
+        taken = 0
+        for start, end in pairwise(borders):
+            if end - start >= max(self._bulk_records_min, 2):
+                self._take_each(records.rows(taken, start))
+                self._take_bulk(records.rows(start, end), bulk.rows(start, end))
+                taken = end
+        self._take_each(records.rows(taken, len(records)))
+
+    def _take_at_once(self, records: RecordColumns, bulk: Bulk) -> bool:
         partition, count = records.partition, len(records)
         expected = self.next_offsets[partition]
-        if count < self._bulk_records_min or self._is_beyond(partition, records.offsets[-1]):
+        if self._is_beyond(partition, records.offsets[-1]):
             return False
         if list(records.offsets) != list(range(expected, expected + count)):
             return False
-        runs = self.core.process_all(records)
+        runs = self.core.process_bulk(partition, bulk)
         if runs is None:
             return False
         self.next_offsets[partition] = expected + count
         self.uncommitted += count
         self._accepted += runs
         return True
+
+    def _take_each(self, records: RecordColumns) -> None:
+        for record in records.records():
+            self.take(record)
 
     def reach(self, partition: int, next_offset: int) -> None:
         """The log holds no record before `next_offset` that was not given: what lies between is absent."""

@@ -20,7 +20,7 @@ from domain.market.event_runs import EventRun
 from domain.market.flow import FlowSpec, flow_address
 from domain.market.lanes import Lane, LaneValues, lanes_of
 from domain.market.records import MarketEvent
-from domain.stream.bulk import read_bulk
+from domain.stream.bulk import Bulk, read_bulk
 from domain.stream.identities import Identities, differs
 from domain.stream.record_columns import RecordColumns
 from domain.stream.records import Announcement, StreamRecord, UnreadableError, named, readable_event
@@ -99,15 +99,18 @@ class StreamCore:
         self._count_unreleased(1)
         return treated
 
-    def process_all(self, records: RecordColumns) -> list[EventRun] | None:
-        """Treat records of one partition at once: those that are not filtered were consumed, and are returned by instrument.
+    def read(self, records: RecordColumns) -> Bulk | None:
+        """The records as `process_bulk` wants them; None where one of them is anything but plain. Nothing is changed."""
+        return read_bulk(records, self._names, self.partitions, self._limits.beyond_micros)
 
-        None, and nothing is done, where one of them is anything but plain, new and in time: then take them one by one.
+    def process_bulk(self, partition: int, bulk: Bulk) -> list[EventRun] | None:
+        """Treat records at once: those that are not filtered were consumed, and are returned by instrument.
+
+        None, and nothing is done, where one of them is anything but new and in time: then take fewer, or one by one.
         """
-        mark, identities = self._watermarks[records.partition], self._identities[records.partition]
-        bulk = read_bulk(records, self._names, self.partitions, self._limits.beyond_micros)
-        before = None if bulk is None else mark.before_each(bulk.times)
-        if bulk is None or before is None:
+        mark, identities = self._watermarks[partition], self._identities[partition]
+        before = mark.before_each(bulk.times)
+        if before is None:
             return None
         events, places = bulk.events, bulk.places
         runs: list[EventRun] = []
@@ -120,9 +123,14 @@ class StreamCore:
                 self._lanes[run.instrument].accept_run(run)
         mark.see(int(bulk.times.max()))
         self.counts[Treatment.CONSUMED] += len(places)
-        self.counts[Treatment.FILTERED] += len(records) - len(places)
-        self._count_unreleased(len(records))
+        self.counts[Treatment.FILTERED] += len(bulk) - len(places)
+        self._count_unreleased(len(bulk))
         return runs
+
+    def copies(self, partition: int, bulk: Bulk) -> list[int]:
+        """Which of the records are presumably copies of what was taken, or of one among them."""
+        rows = self._identities[partition].repeated(bulk.events.ids)
+        return [bulk.places[row] for row in rows]
 
     def retry(self, record: StreamRecord) -> Treated:
         """Judge a record that was omitted once more, as arriving now: its offset leaves `omitted` and is counted once."""

@@ -14,8 +14,8 @@ from domain.market.arrivals import partition_of
 from domain.market.event_runs import EventRun, events_of
 from domain.market.flow import FlowSpec
 from domain.market.records import MarketEvent, encode_event
+from domain.stream.bulk import Bulk
 from domain.stream.progress import Cut, Progress
-from domain.stream.record_columns import RecordColumns
 from domain.stream.records import StreamRecord
 from domain.stream.treatment import Treatment
 from domain.stream.worker_core import StreamCore, StreamLimits
@@ -186,8 +186,8 @@ class Watched(StreamCore):
         super().__init__(*given)
         self.outcomes: list[list[EventRun] | None] = []
 
-    def process_all(self, records: RecordColumns) -> list[EventRun] | None:
-        self.outcomes.append(super().process_all(records))
+    def process_bulk(self, partition: int, bulk: Bulk) -> list[EventRun] | None:
+        self.outcomes.append(super().process_bulk(partition, bulk))
         return self.outcomes[-1]
 
 
