@@ -15,7 +15,7 @@ import msgspec
 
 from deployment.settings import child_environment, load_settings
 from deployment.shop_client import ShopClient
-from deployment.shop_servers import GATEWAY_KEY, Accepted, SandboxGateway, mail_server, shop_environment
+from deployment.shop_servers import GATEWAY_KEY, Offered, SandboxGateway, mail_server, shop_environment
 from deployment.up import Machine, Plan, machine
 from domain.errors import InfrastructureError
 
@@ -39,7 +39,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 class Story:
     """What the stories are told with."""
 
-    def __init__(self, client: ShopClient, gateway: httpx.Client, dsn: str, mails: list[Accepted], say: Say) -> None:
+    def __init__(self, client: ShopClient, gateway: httpx.Client, dsn: str, mails: list[Offered], say: Say) -> None:
         self.client = client
         self.gateway = gateway
         self.mails = mails
@@ -204,7 +204,7 @@ async def _tell(say: Say) -> list[Told]:
             return await asyncio.to_thread(_told_by, made, gateway_url, mails, say)
 
 
-def _told_by(made: Machine, gateway_url: str, mails: list[Accepted], say: Say) -> list[Told]:
+def _told_by(made: Machine, gateway_url: str, mails: list[Offered], say: Say) -> list[Told]:
     headers = {"authorization": f"Bearer {GATEWAY_KEY}"}
     with (
         ShopClient(made.url, made.token) as client,

@@ -104,35 +104,35 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-class Accepted(msgspec.Struct, frozen=True):
-    """A mail that the server took responsibility for."""
+class Offered(msgspec.Struct, frozen=True):
+    """A mail that the server was offered, and whether it took responsibility for it."""
 
     message_id: str
     to: tuple[str, ...]
+    accepted: bool
 
 
 @contextmanager
-def mail_server(answer: Callable[[str], str] = lambda message_id: ACCEPTED) -> Iterator[tuple[int, list[Accepted]]]:
-    """A mail server on loopback; its port, and what it accepted. `answer` says what it answers to a mail, by its Message-ID."""
+def mail_server(answer: Callable[[str], str] = lambda message_id: ACCEPTED) -> Iterator[tuple[int, list[Offered]]]:
+    """A mail server on loopback; its port, and what it was offered. `answer` says what it answers to a mail, by its Message-ID."""
     from aiosmtpd.controller import Controller
 
-    accepted: list[Accepted] = []
+    offered: list[Offered] = []
 
     class Box:
-        """Keeps what it accepts."""
+        """Keeps what it is offered."""
 
         async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802 -- the library's name
             message_id = str(message_from_bytes(envelope.content)["Message-ID"]).strip()
             said = answer(message_id)
-            if said == ACCEPTED:
-                accepted.append(Accepted(message_id, tuple(envelope.rcpt_tos)))
+            offered.append(Offered(message_id, tuple(envelope.rcpt_tos), said == ACCEPTED))
             return said
 
     port = free_port()
     controller = Controller(Box(), hostname="127.0.0.1", port=port)
     controller.start()
     try:
-        yield port, accepted
+        yield port, offered
     finally:
         with contextlib.suppress(Exception):
             controller.stop()

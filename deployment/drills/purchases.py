@@ -24,7 +24,7 @@ from deployment.drills.purchases_checks import CHECKS
 from deployment.drills.purchases_evidence import FORMAT, Check, Evidence, Mail
 from deployment.drills.purchases_stage import Stage
 from deployment.settings import child_environment
-from deployment.shop_servers import ACCEPTED, Accepted, SandboxGateway, free_port, mail_server, shop_environment
+from deployment.shop_servers import ACCEPTED, Offered, SandboxGateway, free_port, mail_server, shop_environment
 from deployment.up import Machine, Plan, machine
 
 MANAGERS: Final = 2
@@ -66,7 +66,7 @@ def report(evidence: Evidence) -> dict[str, Any]:
         "charges": len(evidence.did("charge")),
         "refunds": len(evidence.did("refund")),
         "events": len(evidence.log),
-        "mails": len(evidence.mails),
+        "mails": sum(mail.accepted for mail in evidence.mails),
         "kills": evidence.kills,
         "seconds": evidence.seconds,
         "checks": checks,
@@ -119,13 +119,13 @@ def _performed(stage: Stage, here: Machine, gateway: SandboxGateway, buyers: int
 
 
 def _evidence(
-    found: dict[str, Any], seed: int, done: list[dict[str, Any]], mails: list[Accepted], seconds: float
+    found: dict[str, Any], seed: int, done: list[dict[str, Any]], mails: list[Offered], seconds: float
 ) -> Evidence:
     return Evidence(
         format=FORMAT,
         seed=seed,
         gateway=tuple(done),
-        mails=tuple(Mail(message_id=mail.message_id, to=mail.to) for mail in mails),
+        mails=tuple(Mail(message_id=mail.message_id, to=mail.to, accepted=mail.accepted) for mail in mails),
         seconds=round(seconds, 3),
         **found,
     )

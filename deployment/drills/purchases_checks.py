@@ -52,6 +52,7 @@ def _met(e: Evidence) -> list[str]:
     ends = Counter(states(e).values())
     met = {
         "a charge without an answer": outcomes["CHARGE", "UNKNOWN"],
+        "a charge that was not found too early": outcomes["CHARGE", "NOT_FOUND"] - _failed_by(e, "NOT_FOUND"),
         "a question that found a charge": len(e.events("purchase.reconciliation_attempted.v1")),
         "a refund": outcomes["REFUND", "SUCCEEDED"],
         "a confirmed purchase": ends["CONFIRMED"],
@@ -60,6 +61,10 @@ def _met(e: Evidence) -> list[str]:
         "a refused buyer": sum(one.code == "SEATS_TAKEN" for one in e.asked),
     }
     return [f"the drill has not met {name}" for name, count in met.items() if not count]
+
+
+def _failed_by(e: Evidence, reason: str) -> int:
+    return sum(x["event"]["reason"] == reason for x in e.events("purchase.payment_failed.v1"))
 
 
 # ------------------------------------------------------------------------------------------------ buyers

@@ -1,7 +1,7 @@
 """What the drill of purchases gathers, as one plain document: what its checks are pure functions of.
 
 Everything stands as its source gave it: answers as buyers got them, events as the log has them, the gateway's own file line by
-line, mails as the server accepted them, read models as the API served them. What must stay true: nothing is judged here; a
+line, mails as the server was offered them, read models as the API served them. What must stay true: nothing is judged here; a
 document written out and read again gives the same checks.
 """
 
@@ -41,10 +41,11 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mail(msgspec.Struct, frozen=True, kw_only=True):
-    """A mail that the mail server accepted."""
+    """A mail that the mail server was offered, and whether it accepted it."""
 
     message_id: str
     to: tuple[str, ...]
+    accepted: bool
 
 
 class Word(msgspec.Struct, frozen=True, kw_only=True):

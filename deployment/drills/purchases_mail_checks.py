@@ -14,7 +14,7 @@ from services.process_managers.purchase_mail import THREADS
 TOLD: Final = {"CONFIRMED": "PaymentSucceeded", "COMPENSATED": "ReservationCancelled"}
 MAILS: Final = {"CONFIRMED": "confirmed", "COMPENSATED": "failed"}
 
-MAILBOX: Final = "what the mail server accepted"
+MAILBOX: Final = "what the mail server was offered"
 
 
 def _told_once(e: Evidence) -> list[str]:
@@ -35,7 +35,7 @@ def _mail_of_each_end(e: Evidence) -> list[str]:
         (x["event"]["purchase_id"], x["event"]["mail"]): x["event"]["message_id"]
         for x in e.events("purchase.mail_recorded.v1")
     }
-    accepted = {mail.message_id for mail in e.mails}
+    accepted = {mail.message_id for mail in e.mails if mail.accepted}
     wrong = [
         f"{mail} of {name} is recorded and was never accepted"
         for (name, mail), one in recorded.items()
@@ -58,9 +58,16 @@ def _has_mail(name: str, state: str, recorded: dict[tuple[str, str], str]) -> bo
     return state not in MAILS or MAILS[state] in kinds or (state == "COMPENSATED" and "correction" in kinds)
 
 
+def _one_message_id(e: Evidence) -> list[str]:
+    """However often a mail was offered, refused and offered again: as many Message-IDs as mails are recorded, and those."""
+    offered = {mail.message_id for mail in e.mails}
+    recorded = {x["event"]["message_id"] for x in e.events("purchase.mail_recorded.v1")}
+    return [f"{one} was offered and is no mail's Message-ID" for one in sorted(offered - recorded)]
+
+
 def _mail_repeated_by_kills_only(e: Evidence) -> list[str]:
     """A mail goes out again only where a crash fell between acceptance and record: one of each thread that sends, at most."""
-    repeats = sum(count - 1 for count in Counter(mail.message_id for mail in e.mails).values())
+    repeats = sum(count - 1 for count in Counter(mail.message_id for mail in e.mails if mail.accepted).values())
     kills = sum(count for name, count in e.kills.items() if name.startswith("manager") or name == "postgres")
     return [] if repeats <= kills * THREADS else [f"{repeats} mails were repeated by {kills} kills"]
 
@@ -82,6 +89,7 @@ def _no_address_in_the_log(e: Evidence) -> list[str]:
 MAIL_CHECKS: Final = (
     Check(id="notices", what="each end was told to others, once", source="event log", wrong=_told_once),
     Check(id="mails", what="each end has its mail, under one Message-ID", source=MAILBOX, wrong=_mail_of_each_end),
+    Check(id="mail-ids", what="a mail keeps its Message-ID when offered again", source=MAILBOX, wrong=_one_message_id),
     Check(
         id="mail-repeats", what="no mail was repeated but by a kill", source=MAILBOX, wrong=_mail_repeated_by_kills_only
     ),

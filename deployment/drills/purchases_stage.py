@@ -104,7 +104,7 @@ class Stage:
     def open(self, buyers: int) -> None:
         """Put the show on sale: seats for the storm, and some that are kept for what comes after it."""
         self._seats = tuple(f"A{n}" for n in range(max(2, int(buyers * SEATS_PER_BUYER))))
-        kept = [f"L{n}" for n in range(3)] + [f"O{n}" for n in range(4)]
+        kept = ["H0", *(f"L{n}" for n in range(3)), *(f"O{n}" for n in range(4))]
         seats = [{"seat": seat, "price_minor": PRICE_MINOR + n} for n, seat in enumerate((*self._seats, *kept))]
         terms = {"title": "Lohengrin", "starts_at": "2026-06-05T19:00:00Z", "currency": "EUR", "hold_seconds": 86_400}
         with self.client() as client:
@@ -210,6 +210,11 @@ class Stage:
 
     def late_charges(self) -> None:
         """Charges that the gateway makes when their purchases have come to nothing: they are told in the end, and refunded."""
+        hidden = self._bought(["charge:not_found_early"], "H")
+        self._until(hidden, "UNKNOWN")
+        self.advance(61)
+        with Database(self._here.dsn) as database:  # asked too early, the gateway finds nothing: nobody believes it
+            database.wait("due_commands", _none, QUIET_SECONDS_MAX)
         late = [f"charge:late;refund:{self._dice.choice(CHARGES)}" for _ in range(3)]
         bought = self._bought(late, "L")
         self._until(bought, "UNKNOWN")

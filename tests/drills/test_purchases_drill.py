@@ -184,6 +184,10 @@ def mail_again_and_again(document: Document) -> None:
     document["mails"] += [document["mails"][0]] * 100
 
 
+def offered_under_another_id(document: Document) -> None:
+    document["mails"].insert(0, document["mails"][0] | {"message_id": "<other@finaz.invalid>", "accepted": False})
+
+
 def mail_to_another(document: Document) -> None:
     document["mails"][0]["to"] = [document["asked"][-1]["email"]]
 
@@ -280,6 +284,7 @@ ALTERATIONS: dict[str, tuple[Alteration, ...]] = {
     "one-word": (both_heard, settled_against_the_word, unsigned),
     "notices": (told_twice, never_delivered),
     "mails": (mail_lost, another_message_id, nobody_was_told),
+    "mail-ids": (offered_under_another_id,),
     "mail-repeats": (mail_again_and_again,),
     "mail-to": (mail_to_another,),
     "personal": (address_in_the_log,),
