@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from hypothesis import given
+from hypothesis import example, given
 
 from domain.events import Recorded
 from domain.identity import RUN_ID
@@ -13,10 +13,13 @@ from services.leases import fold_lease
 from services.process_managers.instances import InstanceRow, instances_of
 from services.process_managers.orphan_recovery import EXPIRE, RECOVER, OrphanRecovery, wanted_of
 from services.runs import fold_run
-from tests.support.histories import START, History, histories
+from tests.support.histories import START, History, histories, seeded_history
 from tests.support.memory_log import MemoryLog
 
 MANAGER = OrphanRecovery(MemoryLog())
+
+RICH = seeded_history(5, 300)
+"""Small histories seldom come to renewals, hand-backs and faults; this one has many of each."""
 
 
 def instances(history: History) -> dict[str, InstanceRow]:
@@ -35,6 +38,7 @@ def runs_of(history: History) -> dict[str, tuple[Run, tuple[Recorded, ...]]]:
 
 
 @given(histories())
+@example(RICH)
 def test_every_live_lease_has_its_deadline_and_every_ended_run_has_none(history: History) -> None:
     """The deadline stands at the lease's expiry exactly, however often it was renewed; what ended is forgotten."""
     rows = instances(history)
@@ -52,6 +56,7 @@ def test_every_live_lease_has_its_deadline_and_every_ended_run_has_none(history:
 
 
 @given(histories())
+@example(RICH)
 def test_folding_again_wants_the_same_under_the_same_ids(history: History) -> None:
     """So a replay from position 0 stores no command twice."""
     assert instances(history) == instances(history)
@@ -61,6 +66,7 @@ def test_folding_again_wants_the_same_under_the_same_ids(history: History) -> No
 
 
 @given(histories())
+@example(RICH)
 def test_what_becomes_of_an_orphan_is_legal_and_a_stream_run_is_never_requeued(history: History) -> None:
     """Back to the queue, or an end that its state calls for; a waiting or a stream run only ends if that is due."""
     late = START + timedelta(days=30)
