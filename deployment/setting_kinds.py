@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from domain.errors import NameInvalidError
+from domain.errors import FinazError, NameInvalidError
 from domain.identity import checked_name
 
 TOKEN_CHARACTERS_MAX: Final = 512
@@ -142,6 +142,15 @@ def _label(text: str) -> str:
         raise ValueError(f"is no name ({error.detail})") from None
 
 
+def _mail_address(text: str) -> str:
+    from services.contacts import checked_address
+
+    try:
+        return checked_address(text)
+    except FinazError:
+        raise ValueError("is no mail address") from None
+
+
 def _clickhouse_dsn(text: str) -> str:
     if text.startswith("chdb://"):
         if not re.fullmatch(r"chdb:///[^?#]+", text):
@@ -186,4 +195,5 @@ HOST: Final = Kind("a host name or address, without a port", _host)
 URL: Final = Kind("an address such as http://127.0.0.1:8731", _url)
 BOOTSTRAP: Final = Kind("a broker's host:port, or several separated by commas", _bootstrap)
 TOKEN: Final = Kind(f"1 to {TOKEN_CHARACTERS_MAX} printable ASCII characters without a space", _token)
+MAIL_ADDRESS: Final = Kind("a mail address: name@domain", _mail_address)
 LABEL: Final = Kind("a name: 1 to 255 bytes, NFC, printable", _label)

@@ -241,7 +241,7 @@ VARIABLES: Final = (
     ),
     Variable("FINAZ_SMTP_HOST", "smtp_host", kinds.HOST, None, "The mail server. Without it, mails wait."),
     Variable("FINAZ_SMTP_PORT", "smtp_port", kinds.whole(1, 65535), "25", "The mail server's port."),
-    Variable("FINAZ_MAIL_SENDER", "mail_sender", kinds.LABEL, "tickets@finaz.invalid", "Whom mails come from."),
+    Variable("FINAZ_MAIL_SENDER", "mail_sender", kinds.MAIL_ADDRESS, "tickets@finaz.invalid", "Whom mails come from."),
     Variable(
         "FINAZ_NOTICES_TOPIC",
         "notices_topic",
