@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 from litestar import Litestar, Request, Response
 from litestar.enums import ScopeType
@@ -63,6 +64,9 @@ async def _refuse(call: Call) -> Answer:
     raise OverloadedError("too many requests are being served", at="request", expected=f"at most {REQUESTS_MAX}")
 
 
+_QUOTED: Final = "finaz.path_quoted"
+"""In the scope of a request whose path was not decoded."""
+
 _REFUSAL: Final = Operation(name="overload", method="any", path="", summary="", answers=(), handler=_refuse)
 
 
@@ -94,6 +98,7 @@ class Api(Litestar):
             await super().__call__(scope, receive, send)
             return
         http: Any = scope
+        _keep_slashes(http)
         self._open += 1
         try:
             operation = _REFUSAL if self._open > REQUESTS_MAX else self._fixed.get((http["method"], http["path"]))
@@ -134,6 +139,14 @@ def create_app(parts: ApiParts, extra: Iterable[Operation] = ()) -> Api:
     return Api(operations, Edge(parts.tokens, parts.metrics), stopping, lifespan=[lifespan])
 
 
+def _keep_slashes(http: Any) -> None:
+    """Have a slash that a client has encoded, as in an output's name, stay a part of its segment: routes see such a path quoted."""
+    raw = http.get("raw_path") or b""
+    if b"%2f" in raw.lower():
+        segments = (quote(unquote_to_bytes(segment), safe="") for segment in raw.partition(b"?")[0].split(b"/"))
+        http["path"], http[_QUOTED] = "/".join(segments), True
+
+
 def _by_path(operations: Iterable[Operation]) -> dict[str, dict[str, Operation]]:
     paths: dict[str, dict[str, Operation]] = {}
     for operation in operations:
@@ -146,7 +159,10 @@ def _route(path: str, operations: Mapping[str, Operation], edge: Edge) -> HTTPRo
 
     async def exchange(scope: Scope, receive: Receive, send: Send) -> None:
         http: Any = scope
-        await respond(operations[http["method"]], edge, http["path_params"], http, receive, send)
+        values = http["path_params"]
+        if _QUOTED in http:
+            values = {name: unquote(value) for name, value in values.items()}
+        await respond(operations[http["method"]], edge, values, http, receive, send)
 
     async def handle(request: Request[Any, Any, Any]) -> ASGIApp:
         return exchange

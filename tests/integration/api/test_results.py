@@ -4,6 +4,7 @@ import asyncio
 import csv
 import io
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -15,7 +16,7 @@ from services.batch_parts import WorkerSettings
 from services.batch_worker import BatchWorker
 from services.store.work_queue import OutboxQueue
 from tests.support.api_calls import problem
-from tests.support.api_rig import ApiRig
+from tests.support.api_rig import FLOW, ApiRig
 
 GOLDEN = "sha256:9e906a09a1c594964c16291a77cb38b0ffb021e69c230d71d1dd77ebbd6a7877"
 VALUES = [None, None, 2.0, 3.0, 4.0, 5.0]
@@ -41,6 +42,20 @@ def values_of(form: str, data: bytes) -> list[float | None]:
     reader = pa.ipc.open_file(data).read_all() if form == "arrow" else pyarrow.parquet.read_table(pa.BufferReader(data))
     found: list[float | None] = reader.column("value").to_pylist()
     return found
+
+
+async def test_a_result_is_found_under_any_name_that_a_flow_may_give_it(api: ApiRig) -> None:
+    """An output's name is one segment of the path, slashes and percent signs in it included."""
+    names = ["o/ü", "a%2Fb", "a/b%2Fc", "%", "a b?c#d", "/", "+", "x/../y"]
+    outputs = [{"name": name, "node": FLOW["nodes"][0]["id"]} for name in names]
+    run_id = await executed(api, flow={**FLOW, "outputs": outputs})
+    for name in names:
+        answer = await api.as_().get(f"/v1/runs/{run_id}/results/{quote(name, safe='')}")
+        assert (name, answer.status_code) == (name, 200)
+        assert parse(answer.content)["output"] == name
+    lower = await api.as_().get(f"/v1/runs/{run_id}/results/o%2f%C3%BC")
+    assert lower.status_code == 200
+    assert (await api.as_().get(f"/v1/runs/{run_id}%2Fresults/%2F")).status_code == 404
 
 
 async def test_every_format_holds_the_values_that_were_published(api: ApiRig) -> None:
