@@ -51,6 +51,7 @@ class Attempt:
         self._stopping = False
         self._began = self._lived = self._renewed = monotonic()
         self._said = float("-inf")
+        self._said_of: tuple[int, int] | None = None
         self._first: tuple[float, int] | None = None
 
     # ---------------------------------------------------------------- what the kind sees
@@ -96,10 +97,14 @@ class Attempt:
         now = self._monotonic()
         if self._first is None:
             self._first = now, position
-        if now - self._said >= max(PROGRESS_SECONDS, (now - self._began) * PROGRESS_SHARE):
+        due = now - self._said >= max(PROGRESS_SECONDS, (now - self._began) * PROGRESS_SHARE)
+        if due and self._said_of != (
+            position,
+            total,
+        ):  # the lease says that it lives; the log need not be told the same twice
             since, from_position = self._first
             rate = round((position - from_position) / (now - since), 1) if now > since else 0.0
-            self._said = now
+            self._said, self._said_of = now, (position, total)
             self.tell(ReportProgress(token=self._token, position=position, total=total, rate=max(0.0, rate)))
         if self.cancelled:
             raise JobCancelledError

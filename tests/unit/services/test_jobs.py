@@ -321,6 +321,25 @@ def test_progress_is_told_at_most_once_a_second_and_less_often_as_the_job_gets_l
     assert view.total == 100_000
 
 
+def test_progress_that_is_none_is_told_once() -> None:
+    """A kind that stays at one position for hours, comparing tables, writes nothing more into the log; moving on is told again."""
+    now = 0.0
+
+    def script(work: JobWork) -> Outcome:
+        nonlocal now
+        for position, total in ((5, 10), (10, 10), (10, 12)):
+            for _ in range(200):
+                work.reached(position, total)
+                now += 60.0
+        return Done({})
+
+    rig = JobRig(MemoryLog(), ScriptedKind(script), lambda: now)
+    job_id = rig.request()
+    rig.runner("a").run_once()
+    told = [e.event for e in asyncio.run(rig.jobs.events(job_id)) if e.event.topic == "job.progressed.v1"]
+    assert [(event.position, event.total) for event in told] == [(5, 10), (10, 10), (10, 12)]  # type: ignore[attr-defined]
+
+
 def test_a_crash_at_any_append_of_a_job_leaves_it_to_the_next_runner() -> None:
     """Killed before or after each append, the job is done by the next one, and ends once."""
     for where in (faultpoints.APPEND_BEFORE, faultpoints.APPEND_AFTER):
