@@ -231,6 +231,15 @@ def test_the_four_branches_of_acquire() -> None:
     assert again.token == 2
 
 
+def test_a_fence_is_of_owner_and_token_together() -> None:
+    """The right token in another's hands, or another token in the owner's, holds nothing."""
+    lease = lease_after((0, AcquireLease("r", "A", 6)))
+    for command in (RenewLease("B", 1, 6), ReleaseLease("B", 1), RenewLease("A", 2, 6), ReleaseLease("A", 0)):
+        with pytest.raises(StaleFenceError):
+            leases.decide(lease, command, NOW)
+    assert leases.decide(lease, ReleaseLease("A", 1), NOW)
+
+
 def test_an_expired_lease_cannot_be_renewed_by_anybody() -> None:
     """Not even by its last owner; it ends at its expiry exactly."""
     lease = lease_after((0, AcquireLease("r", "A", 6)), (5, RenewLease("A", 1, 6)))
