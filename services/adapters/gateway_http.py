@@ -18,6 +18,8 @@ import hmac
 import re
 import threading
 from collections.abc import Callable
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
 
@@ -99,11 +101,22 @@ class HttpGateway:
         self._thread.start()
 
     def close(self) -> None:
-        """Close the connections."""
-        asyncio.run_coroutine_threadsafe(self._client.aclose(), self._loop).result()
+        """Close the connections; whoever still waits for an answer learns that it is unknown."""
+        if self._loop.is_closed():
+            return
+        with suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(self._closed(), self._loop).result(CUT_SECONDS_MAX)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _closed(self) -> None:
+        own = asyncio.current_task()
+        calls = [task for task in asyncio.all_tasks() if task is not own]
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await self._client.aclose()
 
     def charge(self, request: ChargeRequest) -> GatewayAnswer:
         """See `Gateway`."""
@@ -128,7 +141,7 @@ class HttpGateway:
                 status, content = self._within_time(method, path, body, headers)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 safe, failure = True, type(error).__name__  # it was never sent
-            except (httpx.HTTPError, TimeoutError) as error:
+            except (httpx.HTTPError, TimeoutError, CancelledError) as error:
                 safe, failure = method == "GET", type(error).__name__
             else:
                 if status < 500:

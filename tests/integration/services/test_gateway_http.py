@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -149,6 +150,25 @@ def test_an_answer_that_drips_is_unknown_in_bounded_time(
 ) -> None:
     """Each byte comes in time and the whole does not: the call ends all the same, long before the answer would."""
     assert raw(DRIPS[dripping]).charge(CHARGE).outcome is Outcome.UNKNOWN
+
+
+def test_whoever_waits_when_it_is_closed_learns_that_it_is_unknown(raw: Callable[[list[bytes]], HttpGateway]) -> None:
+    """A process that stops waits for no answer, and concludes nothing from that."""
+    asked = threading.Event()
+    gateway = raw(DRIPS["the head"])
+    gateway._answer_seconds_max = 3600.0
+    ask = gateway._ask
+
+    async def told(*arguments: Any) -> Any:
+        asked.set()
+        return await ask(*arguments)
+
+    gateway._ask = told  # type: ignore[method-assign, assignment]
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(gateway.charge, CHARGE)
+        assert asked.wait(10)
+        gateway.close()
+        assert answer.result(10).outcome is Outcome.UNKNOWN
 
 
 @pytest.mark.parametrize(
