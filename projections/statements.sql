@@ -159,6 +159,10 @@ WITH skipped AS (
 INSERT INTO finaz.projection_log (name, action, principal, reason, position)
 SELECT %(name)s, 'skip', %(principal)s, %(reason)s, skipped.position FROM skipped
 
+-- name: skips_counted
+-- How many events each projection passes over.
+SELECT s.name, count(*)::integer FROM finaz.projection_skips AS s GROUP BY s.name
+
 -- name: skipped
 SELECT s.position, s.stream, s.topic, s.code, s.principal, s.reason, s.skipped_at
 FROM finaz.projection_skips AS s WHERE s.name = %(name)s ORDER BY s.position

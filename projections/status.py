@@ -64,7 +64,9 @@ class Projections:
         """Every projection, by name."""
         found = [_status(row) for row in self._query.rows(_SQL["status"])]
         mark = found[0].high_water_mark if found else self.high_water_mark()
-        found += [_inline_status(name, mark) for name, projection in PROJECTIONS.items() if projection.inline]
+        skips = dict(self._query.rows(_SQL["skips_counted"]))
+        inline = (name for name, projection in PROJECTIONS.items() if projection.inline)
+        found += [_inline_status(name, mark, skips.get(name, 0)) for name in inline]
         return sorted(found, key=lambda status: status.name)
 
     def status(self, name: str) -> ProjectionStatus:
@@ -274,7 +276,7 @@ def _status(row: tuple[Any, ...]) -> ProjectionStatus:
     )
 
 
-def _inline_status(name: str, mark: int) -> ProjectionStatus:
+def _inline_status(name: str, mark: int, skipped: int) -> ProjectionStatus:
     return ProjectionStatus(
         name=name,
         inline=True,
@@ -284,4 +286,5 @@ def _inline_status(name: str, mark: int) -> ProjectionStatus:
         high_water_mark=mark,
         lag_events=0,
         lag_seconds=0.0,
+        skipped=skipped,
     )

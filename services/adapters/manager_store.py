@@ -185,8 +185,9 @@ class ManagerOperations:
 
     def _changed(self, statement: str, given: Mapping[str, Any]) -> None:
         if not self._query.rows(_SQL[statement], given):
+            replay = "; a `react` is tried again by a replay of its manager" if statement == "revive" else ""
             raise NotFoundError(
-                "there is no such dead letter", at=str(given["command_id"]), expected="one that is listed"
+                "there is no such dead letter", at=str(given["command_id"]), expected=f"one that is listed{replay}"
             )
 
 

@@ -291,7 +291,7 @@ def test_an_event_whose_reaction_fails_is_set_aside_and_the_rest_goes_on(databas
         (letter,) = operations.dead_letters()
         assert (letter.name, letter.reason) == ("react", "no idea")
         assert letter.document == {"stream": run_stream(run_id), "version": 1, "topic": RunRequested.topic}
-        with pytest.raises(NotFoundError):
+        with pytest.raises(NotFoundError, match="by a replay"):
             operations.revive("orphan_recovery", letter.command_id, "ops")
         manager.error_in_react = None
         request(log, 2)
