@@ -45,7 +45,7 @@ def take(slot: Slot, job_id: str) -> JobSlotTaken:
     """The event by which the job takes the slot. Raises `JobRunningError` while another lives in it."""
     if slot.state is SlotState.TAKEN:
         raise JobRunningError(
-            f"{slot.job_id}, a {slot.kind} of {slot.target}, has not ended yet",
+            f"{slot.job_id} ({slot.kind} of {slot.target}) has not ended yet",
             at=f"{slot.kind}/{slot.target}",
             expected="its end, or its cancellation",
             job_id=slot.job_id,
