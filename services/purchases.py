@@ -258,7 +258,8 @@ class Purchases:
 
 
 def view_of(saga: Saga, history: Sequence[Recorded], *, notes: bool) -> PurchaseView:
-    """The view that a saga's history makes; with `notes`, who settled it and what they noted, which is not for buyers."""
+    """The view that a saga's history makes; with `notes`, what is not for buyers: who settled it, what they noted, and why
+    the gateway did not answer."""
     due = next_action(recorded.event for recorded in history)
     return PurchaseView(
         purchase_id=saga.purchase_id,
@@ -282,7 +283,7 @@ def _entry(recorded: Recorded, *, notes: bool) -> TimelineEntry:
     event = recorded.event
     match event:
         case EvidenceRecorded():
-            why = f": {event.detail}" if event.detail else ""
+            why = f": {event.detail}" if event.detail and notes else ""
             detail = f"{event.operation.value} {event.outcome.value} ({event.source.value}){why}"
         case PurchaseAlertRaised():
             detail = event.alert.value

@@ -179,6 +179,8 @@ async def test_an_operator_settles_what_expired_unknown(api: ApiRig) -> None:
     assert any("by operator: charge ch_1" in entry["detail"] for entry in settled.json()["timeline"])
     assert any("by operator: charge ch_1" in entry for entry in await told(api, "operator", purchase))
     shown = await told(api, "buyer", purchase)
+    assert "CHARGE UNKNOWN (REPLY)" in shown
+    assert "CHARGE UNKNOWN (REPLY): no answer" in await told(api, "operator", purchase)
     assert ("CHARGED" in shown, [entry for entry in shown if "ch_1" in entry or "operator" in entry]) == (True, [])
     await api.project("purchases")
     assert (await api.as_("operator").get("/v1/alerts")).json()["items"] == []
