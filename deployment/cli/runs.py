@@ -301,8 +301,12 @@ def _follow(client: "ApiClient", run_id: str) -> dict[str, Any]:
     from deployment.waiting import watched
 
     note(run_id)
+    handed_off = False
     for message in watched(client, run_id):
         note(f"  {message.data['topic']}")
+        if message.data["topic"] == "run.handed_off.v1" and not handed_off:
+            handed_off = True
+            note(f"  (another owner tries: finaz stream status {run_id} says what held it up)")
     return client.run(run_id)
 
 
