@@ -196,6 +196,9 @@ class Books:
     # ---------------------------------------------------------------- the file
 
     def _do(self, operation: str, intent_id: str, entry: Entry) -> None:
+        """Do it, unless it was done: what was put off is not done again beside what a later call has done."""
+        if intent_id in self._kept(operation):
+            return
         change = {"operation": operation, "intent_id": intent_id, **msgspec.to_builtins(entry)}
         if self._file is not None:
             with self._file.open("a", encoding="utf-8") as file:
@@ -205,8 +208,10 @@ class Books:
 
     def _apply(self, change: dict[str, Any]) -> None:
         entry = msgspec.convert({name: change[name] for name in Entry.__struct_fields__}, Entry)
-        books = {"charge": self.charges, "second_charge": self.second_charges}.get(change["operation"], self.refunds)
-        books.setdefault(change["intent_id"], entry)
+        self._kept(change["operation"]).setdefault(change["intent_id"], entry)
+
+    def _kept(self, operation: str) -> dict[str, Entry]:
+        return {"charge": self.charges, "second_charge": self.second_charges}.get(operation, self.refunds)
 
 
 def unknown(operation: Operation, detail: str = "no answer") -> GatewayAnswer:

@@ -265,3 +265,19 @@ def test_the_books_survive_a_restart(tmp_path: Path) -> None:
     books = Books(file)
     books.charge(CHARGE)
     assert Books(file).charges == books.charges
+
+
+@pytest.mark.parametrize("again", ["ask", "settle", "charge"])
+def test_what_was_put_off_is_done_once(tmp_path: Path, again: str) -> None:
+    """A late charge beside a later call under the same intent: one charge, in the books and in their file."""
+    file = tmp_path / "books.jsonl"
+    books = Books(file)
+    books.script(CHARGE.intent_id, "charge:late,succeed,succeed")
+    assert books.charge(CHARGE).outcome is Outcome.UNKNOWN
+    assert books.charge(CHARGE).outcome is Outcome.SUCCEEDED
+    {
+        "ask": lambda: books.find_charge(CHARGE.intent_id),
+        "settle": books.settle_late,
+        "charge": lambda: books.charge(CHARGE),
+    }[again]()
+    assert len(books.charges) == len(file.read_bytes().splitlines()) == 1
