@@ -4,13 +4,18 @@ What must stay true: instants come as microseconds, ids without a copy of their 
 null, of which there should be none, is counted.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from domain.market.batch_columns import OutputColumns
 from domain.market.compiled import Bytes, Ints
 from domain.market.text_columns import Texts, texts_from_offsets
+
+NO_ROWS: Final = OutputColumns(
+    np.empty(0, np.int64), texts_from_offsets(np.empty(0, np.uint8), np.zeros(1, np.int64)), np.empty(0)
+)
+"""The columns of an output without rows."""
 
 
 def columns_of(table: Any) -> tuple[OutputColumns, int]:
@@ -22,7 +27,7 @@ def columns_of(table: Any) -> tuple[OutputColumns, int]:
     ids = ids.chunk(0) if isinstance(ids, pa.ChunkedArray) and ids.num_chunks else ids
     column = table.column("value")
     values = column.to_numpy()
-    texts = _texts_of(ids) if len(times) else texts_from_offsets(np.empty(0, np.uint8), np.zeros(1, np.int64))
+    texts = _texts_of(ids) if len(times) else NO_ROWS.event_ids
     return OutputColumns(times, texts, values), int(np.isnan(values).sum()) - column.null_count
 
 

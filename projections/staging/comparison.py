@@ -7,12 +7,10 @@ artifact has null, under the right run, output and instrument, and that there is
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import numpy as np
-
 from domain.errors import NotFoundError
 from domain.market.batch_columns import SLICE_ROWS, OutputColumns, first_difference, output_columns, output_schema
 from domain.market.errors import SnapshotInvalidError
-from domain.market.text_columns import texts_of
+from projections.staging.arrow import NO_ROWS
 from projections.staging.attempts import Attempt
 from projections.staging.clickhouse import START, FeatureValues, StagedColumns
 
@@ -116,7 +114,7 @@ def _small(attempt: Attempt, data: bytes) -> OutputColumns | None:
     except (SnapshotInvalidError, NotFoundError):
         return None
     if not slices:
-        return OutputColumns(np.empty(0, dtype=np.int64), texts_of([]), np.empty(0))
+        return NO_ROWS
     return slices[0] if len(slices) == 1 else None
 
 

@@ -41,7 +41,11 @@ RULES = {
     "projections": Rule(
         ("projections*", "domain*"),
         ("msgspec*", "eventsourcing*"),
-        {"*/postgres.py": ("psycopg*",), "*/clickhouse.py": ("clickhouse_connect*", "pyarrow*", "numpy*")},
+        {
+            "*/postgres.py": ("psycopg*",),
+            "*/clickhouse.py": ("clickhouse_connect*", "pyarrow*", "numpy*"),
+            "*/staging/arrow.py": ("pyarrow*", "numpy*"),
+        },
     ),
     "services": Rule(
         ("services*", "projections*", "domain*"),
