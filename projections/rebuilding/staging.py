@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
+from math import isfinite
 from typing import Any, Final, cast
 from uuid import UUID
 
@@ -232,7 +233,7 @@ def _rows(values: FeatureValues, attempt: Attempt) -> Iterator[dict[str, Any]]:
 def _documents(page: StagedColumns) -> Iterator[dict[str, Any]]:
     column = page.table.column("value").to_pylist()
     for time_, event_id, value in zip(page.event_times.tolist(), page.event_ids.strings(), column, strict=True):
-        shown = "NaN" if value is not None and value != value else value
+        shown = value if value is None or isfinite(value) else repr(value)  # damage may be what no JSON can say
         yield {"event_time": format_micros(time_), "event_id": event_id, "value": shown}
 
 

@@ -158,6 +158,8 @@ class Market:
         match kind:
             case "value":
                 values[row] = -1.0
+            case "infinite":
+                values[row] = -np.inf
             case "time":
                 times[row] += 1
             case "id":
