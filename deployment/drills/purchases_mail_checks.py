@@ -4,6 +4,7 @@ Pure functions of the evidence, each giving what it found wrong. What must stay 
 so that it does.
 """
 
+import re
 from collections import Counter
 from typing import Final
 
@@ -13,6 +14,8 @@ from services.process_managers.purchase_mail import THREADS
 
 TOLD: Final = {"CONFIRMED": "PaymentSucceeded", "COMPENSATED": "ReservationCancelled"}
 MAILS: Final = {"CONFIRMED": "confirmed", "COMPENSATED": "failed"}
+
+MESSAGE_ID: Final = re.compile(r"<(res_[0-9a-f]{40})\.(confirmed|failed(-\d+)?|correction-\d+)@finaz\.invalid>")
 
 MAILBOX: Final = "what the mail server was offered"
 
@@ -59,10 +62,10 @@ def _has_mail(name: str, state: str, recorded: dict[tuple[str, str], str]) -> bo
 
 
 def _one_message_id(e: Evidence) -> list[str]:
-    """However often a mail was offered, refused and offered again: as many Message-IDs as mails are recorded, and those."""
-    offered = {mail.message_id for mail in e.mails}
-    recorded = {x["event"]["message_id"] for x in e.events("purchase.mail_recorded.v1")}
-    return [f"{one} was offered and is no mail's Message-ID" for one in sorted(offered - recorded)]
+    """However often a mail is offered, refused and offered again, its Message-ID is made of its purchase and its name alone."""
+    known = states(e)
+    found = {mail.message_id: MESSAGE_ID.fullmatch(mail.message_id) for mail in e.mails}
+    return [f"{one} is no mail's Message-ID" for one, match in found.items() if match is None or match[1] not in known]
 
 
 def _mail_repeated_by_kills_only(e: Evidence) -> list[str]:

@@ -275,9 +275,10 @@ def test_what_was_put_off_is_done_once(tmp_path: Path, again: str) -> None:
     books.script(CHARGE.intent_id, "charge:late,succeed,succeed")
     assert books.charge(CHARGE).outcome is Outcome.UNKNOWN
     assert books.charge(CHARGE).outcome is Outcome.SUCCEEDED
-    {
+    calls: dict[str, Callable[[], Any]] = {
         "ask": lambda: books.find_charge(CHARGE.intent_id),
         "settle": books.settle_late,
         "charge": lambda: books.charge(CHARGE),
-    }[again]()
+    }
+    calls[again]()
     assert len(books.charges) == len(file.read_bytes().splitlines()) == 1
