@@ -1,9 +1,9 @@
 """Searching the log: events for which some conditions hold, in the order of positions, a page at a time.
 
 What must stay true: each page has a bounded price, whatever the conditions are and however long the log is. One condition is found
-by its index. Of several, the rarest drives: all its events are looked at where they are few; where none is rare, at most
-`EXAMINED_MAX` events of one are looked at for a page, which then says where it got to, and may hold fewer than asked for, even
-none. So a page without a next place is the last, and only that. Reads only.
+by its index. Of several, the first events of one are looked at; where that is not enough, the rarest drives: all its events where
+they are few; where none is rare, at most `EXAMINED_MAX` events of one are looked at for a page, which then says where it got to,
+and may hold fewer than asked for, even none. So a page without a next place is the last, and only that. Reads only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,25 +53,20 @@ class LogSearch:
         if "streams" not in self._given and len(self._given) <= 1:
             rows = self._rows("found", next(iter(self._given), "positions"), size + 1)
             return rows[:size], rows[size - 1][0] if len(rows) > size else None
-        positions, more = self._examined(self._driver(), size)
+        positions, more = self._examined(size)
         return self._rows("at_positions", "positions", size, positions=positions) if positions else (), more
 
-    def _driver(self) -> str:
-        """The condition that fewest events fulfil, if they are few; else one whose events come in the order of positions."""
-        counts = {name: self._rows("counted", name, FEW_EVENTS + 1)[0][0] for name in self._given}
-        rarest = min(counts, key=counts.__getitem__)
-        if counts[rarest] <= FEW_EVENTS:
-            return rarest
-        return next((name for name in self._given if name != "streams"), "positions")
-
-    def _examined(self, driver: str, size: int) -> tuple[list[int], int | None]:
+    def _examined(self, size: int) -> tuple[list[int], int | None]:
         """Positions at which all conditions hold, and the one behind which to go on."""
         found: list[int] = []
-        step, left = FEW_EVENTS + 1 if driver == "streams" else EXAMINED_FIRST, EXAMINED_MAX
+        left = EXAMINED_MAX
+        # What is common is found among the first events of any condition; only what is not is worth counting for.
+        chosen = len(self._given) == 1
+        driver, step = self._chosen() if chosen else (self._in_order(), EXAMINED_FIRST)
         while True:
             ((count, lowest, highest, positions),) = self._rows("examined", driver, step, page=size + 1 - len(found))
             if driver == "streams" and count == step:  # they have become many since they were counted
-                driver, step = "positions", EXAMINED_FIRST
+                driver, step = self._in_order(), EXAMINED_FIRST
                 continue
             found += positions
             left -= count
@@ -86,6 +81,22 @@ class LogSearch:
             if left <= 0:
                 return found, lowest if self._backward else highest
             step = min(step * EXAMINED_GROWTH, left)
+            if not chosen:
+                chosen = True
+                driver, step = self._chosen(step)
+
+    def _chosen(self, step: int = EXAMINED_FIRST) -> tuple[str, int]:
+        """The condition that fewest events fulfil, if they are few, else one in the order of positions; and how many to look at."""
+        rarest, least = self._in_order(), FEW_EVENTS + 1
+        for name in self._given:
+            count = self._rows("counted", name, least)[0][0]
+            if count < least:
+                rarest, least = name, count
+        return rarest, FEW_EVENTS + 1 if rarest == "streams" else step
+
+    def _in_order(self) -> str:
+        """A condition whose events come in the order of positions."""
+        return next((name for name in self._given if name != "streams"), "positions")
 
     def _rows(self, name: str, driver: str, limit: int, **more: Any) -> Sequence[Any]:
         """Rows of a statement; each combination of conditions is a statement of its own, with a plan of its own."""
