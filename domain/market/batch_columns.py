@@ -56,7 +56,7 @@ def first_difference(one: OutputColumns, event_times: Ints, event_ids: Texts, va
     first = rows if same.all() else int(np.argmin(same))
     part = slice(0, first)
     if _joined(one.event_ids.rows(part)) != _joined(event_ids.rows(part)):
-        pairs = zip(one.event_ids.rows(part).strings(), event_ids.rows(part).strings(), strict=True)
+        pairs = zip(*(ids.rows(part).strings("surrogateescape") for ids in (one.event_ids, event_ids)), strict=True)
         return next(row for row, (my_id, other_id) in enumerate(pairs) if my_id != other_id)
     return first if first < rows or len(one) != len(event_times) else None
 

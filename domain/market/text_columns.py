@@ -45,14 +45,14 @@ class Texts:
         """Some of the texts, without copying their bytes."""
         return Texts(self.data, self.starts[part], self.sizes[part])
 
-    def strings(self) -> list[str]:
-        """The texts as Python strings. Raises `UnicodeDecodeError`."""
+    def strings(self, errors: str = "strict") -> list[str]:
+        """The texts as Python strings. Raises `UnicodeDecodeError`, unless `errors` says what becomes of bytes that are no text."""
         data = self.data.tobytes()
         pairs = zip(self.starts.tolist(), (self.starts + self.sizes).tolist(), strict=True)
         if data.isascii():
             text = data.decode("ascii")
             return [text[start:end] for start, end in pairs]
-        return [data[start:end].decode("utf-8") for start, end in pairs]
+        return [data[start:end].decode("utf-8", errors) for start, end in pairs]
 
 
 def texts_of(strings: Sequence[str]) -> Texts:

@@ -231,8 +231,8 @@ def _rows(values: FeatureValues, attempt: Attempt) -> Iterator[dict[str, Any]]:
 
 
 def _documents(page: StagedColumns) -> Iterator[dict[str, Any]]:
-    column = page.table.column("value").to_pylist()
-    for time_, event_id, value in zip(page.event_times.tolist(), page.event_ids.strings(), column, strict=True):
+    values, ids = page.table.column("value").to_pylist(), page.event_ids.strings("backslashreplace")
+    for time_, event_id, value in zip(page.event_times.tolist(), ids, values, strict=True):
         shown = value if value is None or isfinite(value) else repr(value)  # damage may be what no JSON can say
         yield {"event_time": format_micros(time_), "event_id": event_id, "value": shown}
 

@@ -140,5 +140,5 @@ def _difference(columns: OutputColumns, page: StagedColumns) -> tuple[int, str] 
 def _row(columns: OutputColumns | StagedColumns, at: int) -> str:
     if at >= len(columns):
         return "no row"
-    (event_id,) = columns.event_ids.rows(slice(at, at + 1)).strings()
+    (event_id,) = columns.event_ids.rows(slice(at, at + 1)).strings("backslashreplace")
     return f"({int(columns.event_times[at])} us, {event_id!r}, {float(columns.values[at])!r})"

@@ -11,7 +11,7 @@ from domain.identity import run_id_of, run_stream
 from domain.market.batch_columns import OutputColumns, output_columns
 from domain.market.feature_batch import FeatureBatch, OutputSchema, parse_feature_batch
 from domain.market.lanes import LaneValues
-from domain.market.text_columns import texts_of
+from domain.market.text_columns import Texts, texts_of
 from domain.runs.messages import Mode, ResultPublished, ResultRef, RunRequested, RunSpec, RunStarted, RunSucceeded
 from projections.position import CopyRole, CopyState, Progress
 from projections.runner import Point, nowhere, run_once
@@ -174,7 +174,11 @@ class Market:
             case "twice":
                 times, values, ids = np.append(times, times[row]), np.append(values, values[row]), [*ids, ids[row]]
         self.values.delete([attempt.attempt])
-        columns = OutputColumns(times, texts_of(ids), values)
+        texts = texts_of(ids)
+        if kind == "bytes":  # an id that is no UTF-8, as ClickHouse takes it
+            texts = Texts(texts.data.copy(), texts.starts, texts.sizes)
+            texts.data[texts.starts[row]] = 0xFF
+        columns = OutputColumns(times, texts, values)
         instrument = "other" if kind == "instrument" else attempt.instrument
         run_id = "run_other" if kind == "run" else attempt.run_id
         made = StagedSlice(attempt.attempt, attempt.generation, run_id, attempt.output, instrument, columns)

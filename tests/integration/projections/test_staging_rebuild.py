@@ -170,13 +170,14 @@ def test_a_rebuild_that_dies_at_any_step_goes_on(market: Market, step: str) -> N
 
 
 def test_the_comparison_names_what_differs(market: Market) -> None:
-    """One value changed, one infinite, one row removed, one inserted, one output gone, one that was never published: each named,
-    with its row, in a report that can be stored whatever somebody has written there."""
+    """One value changed, one infinite, one id that is no text, one row removed, one inserted, one output gone, one that was never
+    published: each named, with its row, in a report that can be stored whatever somebody has written there."""
     found = market.attempts.visible(10)
     market.damage(found[0], "value", row=2)
     market.damage(found[1], "removed", row=3)
     market.damage(found[2], "inserted")
     market.damage(found[5], "infinite", row=4)
+    market.damage(found[6], "bytes", row=4)
     execute(market.dsn, "DELETE FROM finaz.staging_attempts WHERE attempt = %s", found[3].attempt)
     execute(market.dsn, "UPDATE finaz.staging_attempts SET run_id = 'run_nobody' WHERE attempt = %s", found[4].attempt)
     rebuild = rebuild_of(market)
@@ -184,14 +185,14 @@ def test_the_comparison_names_what_differs(market: Market) -> None:
     rebuild.begin()
     rebuild.catch_up(Pulse(), Goal.SERVED)
     difference = rebuild.compare(Pulse())
-    assert (difference.missing, difference.extra, difference.different) == (2, 1, 4)
+    assert (difference.missing, difference.extra, difference.different) == (2, 1, 5)
     assert (difference.served_rows, difference.rebuilt_rows) == (7, 8)
     named: dict[Any, Any] = {(s.key["run_id"], s.key["output"]): s for s in difference.samples}
     changed = named[found[0].key]
     assert changed.served["first_different_row"]["value"] == -1.0
     assert changed.rebuilt["first_different_row"]["value"] != -1.0
     assert named[found[5].key].served["first_different_row"]["value"] == "-inf"
-    assert parse(canonical(msgspec.to_builtins(difference)))["different"] == 4
+    assert parse(canonical(msgspec.to_builtins(difference)))["different"] == 5
     assert named[found[3].key].kind == "missing"
     assert named["run_nobody", found[4].output].kind == "extra"
     rebuild.drop_built()

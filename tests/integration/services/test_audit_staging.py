@@ -63,7 +63,9 @@ def test_what_was_staged_is_clean(market: Market) -> None:
     assert staged(audited(market)) == []
 
 
-@pytest.mark.parametrize("kind", ["value", "time", "id", "null", "removed", "inserted", "twice", "instrument", "run"])
+@pytest.mark.parametrize(
+    "kind", ["value", "time", "id", "null", "removed", "inserted", "twice", "instrument", "run", "infinite", "bytes"]
+)
 def test_a_damaged_row_is_named(market: Market, kind: str) -> None:
     """One row changed, removed or put in, in ClickHouse: the output is named, and no other."""
     attempt = market.attempts.visible(1)[0]

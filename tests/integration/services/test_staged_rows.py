@@ -56,7 +56,7 @@ def desk(database: str, clickhouse: str) -> Iterator[Desk]:
 def test_any_one_changed_row_is_found_named_and_repaired(desk: Desk) -> None:
     """Changed in any column, removed, inserted, doubled: found by its row, put right under a fresh attempt, recorded once."""
     market = desk.market
-    kinds = ["value", "time", "id", "null", "removed", "inserted", "twice", "instrument", "run"]
+    kinds = ["value", "time", "id", "null", "removed", "inserted", "twice", "instrument", "run", "infinite", "bytes"]
     runs = {kind: market.publish(number, batch_of(8)) for number, kind in enumerate(kinds)}
     healthy = market.publish(99, batch_of(8))
     market.catch_up()
