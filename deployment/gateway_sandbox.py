@@ -8,6 +8,8 @@ What must stay true: what it did is in its file before it says so; after `kill -
 """
 
 import asyncio
+import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -148,15 +150,25 @@ def serve(
     webhook_secret: str,
     hang_seconds: float,
     on_ready: Callable[[str], None],
+    lifeline: int | None = None,
 ) -> None:
-    """Serve until SIGTERM. `on_ready` is told the address."""
+    """Serve until SIGTERM, or until the other end of the descriptor `lifeline` is closed. `on_ready` is told the address."""
     told = Webhooks(webhook_url, webhook_secret) if webhook_url else None
     books = Books(file, told)
     config = uvicorn.Config(
         make_sandbox(books, api_key, hang_seconds), host=host, port=port, log_level="warning", access_log=False
     )
     server = _Announcing(config, on_ready)
+    if lifeline is not None:
+        threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
     server.run()
+
+
+def _end_with(lifeline: int) -> None:
+    """End this process when whoever started it has died; what it did is in its file."""
+    while os.read(lifeline, 64):
+        pass
+    os._exit(1)
 
 
 class _Announcing(uvicorn.Server):

@@ -1,10 +1,12 @@
 """What purchases need besides ours, on loopback: the sandbox gateway as a process that can be killed, and a mail server.
 
 The demo and the drill of purchases use them. What must stay true: a gateway that is started again listens at the same address and
-remembers what it did, if it keeps books in a file; whatever was started here is gone when its `with` is left.
+remembers what it did, if it keeps books in a file; whatever was started here is gone when its `with` is left, and when the process
+that started it is killed.
 """
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -51,6 +53,7 @@ class SandboxGateway:
         self._port = port
         self._hang_seconds = hang_seconds
         self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline = -1
 
     def __enter__(self) -> Self:
         return self
@@ -73,7 +76,14 @@ class SandboxGateway:
             "FINAZ_GATEWAY_KEY": GATEWAY_KEY,
             "FINAZ_GATEWAY_WEBHOOK_SECRET": WEBHOOK_SECRET,
         }
-        process = self._process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
+        theirs, self._lifeline = os.pipe()
+        command += ["--lifeline", str(theirs)]
+        try:
+            process = self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, env=environment, pass_fds=(theirs,)
+            )
+        finally:
+            os.close(theirs)
         killer = threading.Timer(START_SECONDS_MAX, process.kill)
         killer.start()
         try:
@@ -95,6 +105,7 @@ class SandboxGateway:
             self._process.wait()
             if self._process.stdout is not None:
                 self._process.stdout.close()
+            os.close(self._lifeline)
             self._process = None
 
 

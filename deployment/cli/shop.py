@@ -186,8 +186,13 @@ def audit() -> int:
 @click.option(
     "--hang-seconds", type=float, default=8.0, show_default=True, help="How long a call without answer hangs."
 )
+@click.option(
+    "--lifeline", type=int, hidden=True, help="Inherited descriptor: it ends with whoever holds the other end."
+)
 @json_option
-def sandbox_gateway(host: str, port: int, file: Path | None, webhook_url: str | None, hang_seconds: float) -> None:
+def sandbox_gateway(
+    host: str, port: int, file: Path | None, webhook_url: str | None, hang_seconds: float, lifeline: int | None
+) -> None:
     """Serve a payment gateway that can be told to misbehave. For tests and demos; it moves no money.
 
     Its key is FINAZ_GATEWAY_KEY, its webhooks are signed with FINAZ_GATEWAY_WEBHOOK_SECRET.
@@ -205,6 +210,7 @@ def sandbox_gateway(host: str, port: int, file: Path | None, webhook_url: str | 
         webhook_secret=settings.gateway_webhook_secret or "sandbox",
         hang_seconds=hang_seconds,
         on_ready=lambda url: json_line({"url": url}) if wants_json() else click.echo(url),
+        lifeline=lifeline,
     )
 
 
