@@ -192,6 +192,7 @@ class Inspection:
         first = 1 if wanted.since is None else self._position_at(wanted.since)
         last = VERSION_MAX if wanted.until is None else self._position_at(wanted.until) - 1
         if beyond is not None:
+            beyond = min(beyond, VERSION_MAX)  # one more must be a position, too
             first, last = (first, min(last, beyond - 1)) if wanted.backward else (max(first, beyond + 1), last)
         return first, last
 

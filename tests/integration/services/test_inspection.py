@@ -238,6 +238,17 @@ def test_search_finds_what_a_look_at_everything_finds(
             assert _found(inspection, wanted) == (expected[::-1] if wanted.backward else expected), wanted
 
 
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_search_begins_anywhere(log: Log, backward: bool) -> None:
+    """Behind any place that a client may name, the last of all numbers included, whatever is looked for."""
+    log.append_blocking(Append(events=(new("run/a", 1, fact()),), metadata=Metadata(principal="bo")))
+    inspection = Inspection(log.pool)
+    for wanted in (Search(), Search(principal="bo"), Search(stream_prefix="run/", topics=(fact().topic,))):
+        for beyond in (0, 1, 2**62, 2**63 - 1):
+            page = inspection.search(msgspec.structs.replace(wanted, backward=backward), 5, beyond)
+            assert len(page.items) == (beyond > 1 if backward else beyond < 1)
+
+
 def _found(inspection: Inspection, wanted: Search) -> list[int]:
     """Positions of all pages, each of which goes on behind the one before."""
     found: list[int] = []
