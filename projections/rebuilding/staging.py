@@ -234,7 +234,7 @@ def _documents(page: StagedColumns) -> Iterator[dict[str, Any]]:
     values, ids = page.table.column("value").to_pylist(), page.event_ids.strings("backslashreplace")
     for time_, event_id, value in zip(page.event_times.tolist(), ids, values, strict=True):
         shown = value if value is None or isfinite(value) else repr(value)  # damage may be what no JSON can say
-        yield {"event_time": format_micros(time_), "event_id": event_id, "value": shown}
+        yield {"event_time": format_micros(time_), "event_id": event_id.replace("\0", "\\x00"), "value": shown}
 
 
 def _kind(served: Attempt | None, built: Attempt | None, digests: dict[Any, Digest]) -> str | None:

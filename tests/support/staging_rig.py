@@ -175,9 +175,9 @@ class Market:
                 times, values, ids = np.append(times, times[row]), np.append(values, values[row]), [*ids, ids[row]]
         self.values.delete([attempt.attempt])
         texts = texts_of(ids)
-        if kind == "bytes":  # an id that is no UTF-8, as ClickHouse takes it
+        if kind == "bytes":  # an id that is no UTF-8 and has a zero byte, as ClickHouse takes it
             texts = Texts(texts.data.copy(), texts.starts, texts.sizes)
-            texts.data[texts.starts[row]] = 0xFF
+            texts.data[texts.starts[row] : texts.starts[row] + 2] = 0xFF, 0
         columns = OutputColumns(times, texts, values)
         instrument = "other" if kind == "instrument" else attempt.instrument
         run_id = "run_other" if kind == "run" else attempt.run_id
