@@ -27,7 +27,7 @@ class Silent:
 
 
 def test_the_timeline_says_to_operators_why_nothing_is_known() -> None:
-    """A call that was not answered stands there with what the gateway, or the connection to it, said; buyers see that it was not."""
+    """A call that was not answered stands there with what the gateway, or the connection to it, said; buyers see only that."""
     rig = Rig()
     purchase = rig.buy(rig.create_show(1), ("A0",), "charge:timeout_after")
     rig.turn()
