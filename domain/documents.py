@@ -44,8 +44,8 @@ def canonical_struct(value: msgspec.Struct) -> bytes:
 def plain_bytes(values: Any) -> bytes:
     """The canonical bytes of lists, or sorted objects, of checked texts and 64-bit integers.
 
-    They are msgspec's, unless a text needs an escape. For long columns whose parts were looked at before: nothing is checked here, so
-    floats and U+0000 must not come in.
+    They are msgspec's, unless a text needs an escape. For long columns whose parts were looked at before: nothing is checked here,
+    so floats and U+0000 must not come in.
     """
     written = _PLAIN.encode(values)
     return canonical(values) if b"\\" in written else written
