@@ -143,9 +143,9 @@ async def test_a_server_that_stays_away_is_told_within_a_bounded_time(
 def test_a_database_without_migrations_is_said_to_be_one(empty_database: str) -> None:
     """The error names what is missing, and no retry is made."""
     with opened(empty_database) as log:
-        with pytest.raises(FinazError, match="migrations"):
+        with pytest.raises(FinazError, match="finaz migrate"):
             log.append_blocking(facts("run/x", 1))
-        with pytest.raises(FinazError, match="migrations"):
+        with pytest.raises(FinazError, match="finaz migrate"):
             log.high_water_mark()
 
 
