@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
@@ -28,7 +29,7 @@ LOG_TAIL_BYTES: Final = 4096
 _PACKAGE_ROOT: Final = str(Path(__file__).resolve().parents[1])
 
 
-class GuardedServer:
+class GuardedServer(ABC):
     """One server in one folder. Use it as a context manager, or call `start()` and `close()`.
 
     `folder` keeps what the server has and can be started again later; without one the server is temporary and its folder is removed
@@ -70,18 +71,18 @@ class GuardedServer:
 
     # ---------------------------------------------------------------- what a kind of server adds
 
+    @abstractmethod
     def start(self) -> None:
         """Start the server and return when it serves; one that runs stays as it is."""
-        raise NotImplementedError
 
+    @abstractmethod
     def plan(self) -> dict[str, Any]:
         """What the guard is to know; `folder`, `remove`, `owner` and `users` are added."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def reply_seconds(self) -> float:
         """The longest that one request to the guard may take."""
-        raise NotImplementedError
 
     # ---------------------------------------------------------------- what all of them do
 

@@ -20,6 +20,7 @@ import shutil
 import signal
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, NoReturn
@@ -40,7 +41,7 @@ class RefusedError(Exception):
     """A request that cannot be met; the text goes to the owner, with what the server's log says where that helps."""
 
 
-class Guard:
+class Guard(ABC):
     """One server in one folder: a lock, `log`, and what the server itself keeps. Subclasses say which server, and how it starts.
 
     A plan has `folder`, `remove` (the folder goes with the guard), `owner` (a process id), `users` (a file, or None), and the
@@ -93,12 +94,13 @@ class Guard:
             if self.removes:
                 remove(self.folder)
 
+    @abstractmethod
     def stop_all(self) -> None:
         """Stop the server in the gentlest way that ends it for certain."""
-        raise NotImplementedError
 
     def clear(self) -> None:
         """Remove what is temporary outside the folder."""
+        return  # most kinds have nothing there
 
     # ---------------------------------------------------------------- the process
 
@@ -135,9 +137,9 @@ class Guard:
         os.close(nothing)
         return self.pid
 
+    @abstractmethod
     def enter_child(self) -> Mapping[str, str]:
         """In the forked child, before the program: go where it runs, become who it runs as; returns its environment."""
-        raise NotImplementedError
 
     def _become(self, command: Sequence[str], log: int, nothing: int, parent: int) -> NoReturn:
         os.dup2(nothing, 0)
