@@ -1,4 +1,6 @@
-"""What the log says about the runs of a drill: pure functions of its events, so that each can be seen to fail on altered ones.
+"""What the log says about the runs of a drill, and what its checks come to.
+
+Pure functions of its events, so that each can be seen to fail on altered ones.
 
 Events are as the API shows them: `stream`, `topic`, `recorded_at` (RFC 3339) and the fact in `event`.
 """
@@ -23,6 +25,12 @@ class Recovery(msgspec.Struct, frozen=True):
     lease_expired_at: datetime
     requeued_at: datetime
     restarted_at: datetime | None
+
+
+def tallied(checks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A report's judged checks with how many passed and failed; `ok` if all did."""
+    passed = sum(bool(check["pass"]) for check in checks)
+    return {"ok": passed == len(checks), "checks": checks, "passed": passed, "failed": len(checks) - passed}
 
 
 def by_run(log: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
+from deployment.drills.judging import tallied
 from deployment.drills.purchases_checks import CHECKS
 from deployment.drills.purchases_evidence import FORMAT, Check, Evidence, Mail
 from deployment.drills.purchases_stage import Stage
@@ -57,9 +58,7 @@ def report(evidence: Evidence) -> dict[str, Any]:
         checks.append(
             {"id": check.id, "what": check.what, "source": check.source, "pass": not wrong, "wrong": wrong[:5]}
         )
-    passed = sum(bool(check["pass"]) for check in checks)
     return {
-        "ok": passed == len(checks),
         "seed": evidence.seed,
         "buyers": len(evidence.asked),
         "purchases": len(evidence.by_purchase()),
@@ -69,9 +68,7 @@ def report(evidence: Evidence) -> dict[str, Any]:
         "mails": sum(mail.accepted for mail in evidence.mails),
         "kills": evidence.kills,
         "seconds": evidence.seconds,
-        "checks": checks,
-        "passed": passed,
-        "failed": len(checks) - passed,
+        **tallied(checks),
     }
 
 

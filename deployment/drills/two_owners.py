@@ -20,6 +20,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from deployment.brokers.process import BrokerProcess
+from deployment.drills.judging import tallied
 from deployment.drills.two_owners_evidence import FORMAT, Check, Evidence, Observation, Phase
 from deployment.drills.two_owners_kill import KILL_CHECKS
 from deployment.drills.two_owners_stage import Player, Stage
@@ -110,17 +111,13 @@ def drill(make_broker: Callable[[], BrokerProcess], say: Say, *, planted: bool =
 def report(evidence: Evidence) -> dict[str, Any]:
     """The drill's report, a pure function of its evidence; `ok` tells whether all 36 checks held."""
     checks = [_judged(check, evidence) for check in (*ZOMBIE_CHECKS, *KILL_CHECKS)]
-    passed = sum(check["pass"] for check in checks)
     return {
-        "ok": passed == len(checks),
         "broker": evidence.broker,
         "lease_ttl_seconds": evidence.lease_ttl_seconds,
         "checkpoint_every": evidence.checkpoint_every,
         "pace": evidence.pace,
         "seconds": evidence.seconds,
-        "checks": checks,
-        "passed": passed,
-        "failed": len(checks) - passed,
+        **tallied(checks),
     }
 
 
