@@ -68,11 +68,6 @@ class LeaseKeeper:
         """The guard of everything that is done under this lease."""
         return Fence(self.run_id, self._claimant.owner, self.token)
 
-    @property
-    def lives(self) -> bool:
-        """Whether the lease may live still, by monotonic time; the store alone knows."""
-        return self._monotonic() - self.renewed_at < self._claimant.ttl_seconds
-
     def start(self) -> None:
         """Renew from now on."""
         self._thread.start()

@@ -19,8 +19,6 @@ GATEWAY_RECEIVABLE: Final = "gateway_receivable"
 TICKET_SALES: Final = "ticket_sales"
 """What buyers paid for tickets."""
 
-ACCOUNTS: Final = (GATEWAY_RECEIVABLE, TICKET_SALES)
-
 
 class AccountState(AggregateState):
     """How far the entries of one intent have got."""

@@ -6,16 +6,7 @@
 from datetime import datetime
 from typing import ClassVar
 
-import msgspec
-
 from domain.events import Event, registered
-
-
-class SeatPrice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One seat of a show, and what it costs."""
-
-    seat: str
-    price_minor: int
 
 
 @registered

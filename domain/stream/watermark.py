@@ -110,9 +110,3 @@ class PartitionWatermark:
     def _advance(self) -> None:
         if not self._gaps and self._seen > NEVER:
             self.at = max(self.at, self._seen - self._lateness)
-
-
-def minimum_of(watermarks: list[PartitionWatermark]) -> int | None:
-    """The least watermark of the partitions that count, for what joins instruments; None if none counts."""
-    active = [mark.at for mark in watermarks if not (mark.idle or mark.ended)]
-    return min(active) if active else None
