@@ -79,6 +79,10 @@ class Player:
         """Send it a signal."""
         self.process.send_signal(number)
 
+    def is_over(self) -> bool:
+        """Whether it has ended; a stopped process has not."""
+        return self.process.poll() is not None
+
     def ended(self) -> int:
         """Wait for its end; its exit status."""
         try:
@@ -119,7 +123,7 @@ class Stage:
 
     def __exit__(self, *_: object) -> None:
         for player in self._players:
-            if player.process.poll() is None:
+            if not player.is_over():
                 player.process.kill()  # a stopped process is killed too
                 player.process.wait()
 
@@ -151,7 +155,7 @@ class Stage:
         until = time.monotonic() + WAIT_SECONDS_MAX
         while not wanted():
             for player in living:
-                if player.process.poll() is not None and not wanted():
+                if player.is_over() and not wanted():
                     tail = "\n".join(json.dumps(line) for line in player.lines()[-5:])
                     raise WaitTimeoutError(f"{player.name} ended before {what}: {tail}", at="drill")
             if time.monotonic() >= until:
