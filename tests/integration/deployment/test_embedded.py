@@ -21,9 +21,20 @@ ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for processes by pidfd, which is Linux")
 
 
+PREAMBLE = """
+import signal
+import sys
+from deployment.embedded import EmbeddedPostgres
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+
+
 def owner(code: str, *arguments: str) -> "subprocess.Popen[str]":
-    """A process of its own that owns a server; it prints what the test waits for."""
-    script = "import sys\nfrom deployment.embedded import EmbeddedPostgres\n" + textwrap.dedent(code)
+    """A process of its own that owns a server; it prints what the test waits for.
+
+    It hears interrupts even where whoever runs the tests ignores them, as a job in the background does.
+    """
+    script = PREAMBLE + textwrap.dedent(code)
     return subprocess.Popen(
         [sys.executable, "-c", script, *arguments],
         stdout=subprocess.PIPE,
