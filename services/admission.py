@@ -6,7 +6,7 @@ check burns no key. A flow is stored in CAS before the append that names it: a c
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Final
 from uuid import UUID
@@ -32,6 +32,7 @@ from domain.identity import (
 from domain.instants import EPOCH
 from domain.market.errors import SnapshotInvalidError
 from domain.market.flow import FlowSpec, flow_body, instantiate
+from domain.market.flow_columns import check_columns
 from domain.runs.aggregate import Run
 from domain.runs.aggregate import decide as decide_run
 from domain.runs.messages import Mode, RequestRun, RunSpec
@@ -101,14 +102,14 @@ class Admissions:
         """Admit one run, or give the answer that its key was given before.
 
         Raises `IdempotencyKeyInvalidError`, `IdempotencyKeyReusedError`, `ModeUnavailableError`, `BlobMissingError` and
-        `BlobCorruptError` (flow, snapshot or schedule), `FlowInvalidError`, `UnknownOpError`, `SnapshotInvalidError`,
-        `ScheduleInvalidError`.
+        `BlobCorruptError` (flow, snapshot or schedule), `FlowInvalidError`, `UnknownOpError`, `ColumnUnknownError`,
+        `SnapshotInvalidError`, `ScheduleInvalidError`.
         """
         principal, key = checked_principal(principal), checked_key(key)
         self._check_mode(body, self._modes)
         flow = await self._flow(body.flow, "$.flow")
         if body.snapshot:
-            body = await self._check_inputs(body, [flow.spec])
+            body = await self._check_inputs(body, [flow.spec], {"$.flow": flow.spec})
         if body.continues:
             await self._check_continued(body, principal, flow.address)
         await self._store([flow])
@@ -132,8 +133,9 @@ class Admissions:
         self._check_mode(body, self._modes & SWEEP_MODES_AVAILABLE)
         templates = [await self._flow(flow, f"$.flows[{index}]") for index, flow in enumerate(body.flows)]
         specs = [template.spec for template in templates]
+        given = {f"$.flows[{index}]": spec for index, spec in enumerate(specs)}
         flows = await asyncio.to_thread(lambda: [_as_stored(spec) for spec in _members(body, specs)])
-        body = await self._check_inputs(body, [flow.spec for flow in flows])
+        body = await self._check_inputs(body, [flow.spec for flow in flows], given)
         await self._store(flows)
         body_hash = body_hash_of(msgspec.structs.replace(body, flows=tuple(t.body for t in templates)))
         sweep_id = sweep_id_of(principal, SWEEPS_CREATE, key, body_hash)
@@ -167,10 +169,16 @@ class Admissions:
                 return await self._catalogue.flow(known.address)
             return StoredFlow(known.address, known.spec, known.body)
 
-    async def _check_inputs(self, body: B, flows: Sequence[FlowSpec]) -> B:
-        """The body with the address of its schedule, which is then stored, and fits the snapshot, as the flows do."""
+    async def _check_inputs(self, body: B, flows: Sequence[FlowSpec], given: Mapping[str, FlowSpec]) -> B:
+        """The body with the address of its schedule, which is then stored, and fits the snapshot, as the flows do.
+
+        `given` are the flows as the body has them, by place; `flows` those of its runs, which differ in instruments and parameters,
+        never in columns. What a stream without a snapshot will read is known by its topic alone, record by record.
+        """
         with placed("$.snapshot"):
             manifest = await self._catalogue.manifest(body.snapshot)
+        for place, spec in given.items():
+            check_columns(spec, manifest.name, manifest.columns, at=place)
         known = set(manifest.instruments) if len(flows) > 1 else manifest.instruments
         for flow in flows:
             for instrument in flow.instruments:

@@ -48,7 +48,7 @@ class ReplayInputs:
 
     def compute(self, border: Border, tick: Tick) -> Computed:
         """Make the log and fold it. A border stands between the two."""
-        check_inputs(self._plan.lanes, self._manifest)
+        check_inputs(self._plan, self._manifest)
         log = self._log(tick)
         lines = logged_bytes(log, self._as_of, self._schedule, self._snapshot, tick)
         border("ops")

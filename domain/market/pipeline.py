@@ -19,9 +19,10 @@ from domain.market import ops
 from domain.market.chunks import EventColumns, Rows, encode_columns, read_chunk
 from domain.market.clock import Ticks
 from domain.market.compiled import Ints
-from domain.market.errors import ColumnUnknownError, InstrumentUnknownError, RunTooLargeError, SnapshotInvalidError
+from domain.market.errors import InstrumentUnknownError, RunTooLargeError, SnapshotInvalidError
 from domain.market.feature_batch import FeatureBatch, OutputSchema, make_feature_batch, schema_of
 from domain.market.flow import FlowSpec, flow_address
+from domain.market.flow_columns import check_columns
 from domain.market.lanes import Lane, LanePlan, lanes_of
 from domain.market.records import MarketEvent
 from domain.market.snapshot import Manifest, build_snapshot
@@ -72,7 +73,7 @@ def execute_rows(
 ) -> FeatureBatch:
     """As `execute`, for chunks that were read (and so checked) before; `parts` are theirs, in the manifest's order."""
     plans = plan.lanes
-    check_inputs(plans, manifest)
+    check_inputs(plan, manifest)
     gathered = {lane.instrument: _Gathered(lane) for lane in plans}
     for rows in parts:
         for instrument, places in _places(rows, gathered.keys(), as_of).items():
@@ -176,19 +177,16 @@ def _places(rows: Rows, instruments: Iterable[str], as_of: int) -> dict[str, Int
     return found
 
 
-def check_inputs(plans: Sequence[LanePlan], manifest: Manifest) -> None:
-    """Raise `InstrumentUnknownError` or `ColumnUnknownError` for what a flow asks of a snapshot that doesn't have it."""
-    for plan in plans:
-        if plan.instrument not in manifest.instruments:
+def check_inputs(plan: FlowPlan, manifest: Manifest) -> None:
+    """Raise `InstrumentUnknownError` or `ColumnUnknownError` for what a flow asks of a snapshot that doesn't have it.
+
+    Admission refuses such a run; this is for those that were admitted before it did, and for snapshots executed without it.
+    """
+    for lane in plan.lanes:
+        if lane.instrument not in manifest.instruments:
             raise InstrumentUnknownError(
-                f"the snapshot {manifest.name!r} has no instrument {plan.instrument!r}",
+                f"the snapshot {manifest.name!r} has no instrument {lane.instrument!r}",
                 at="source.instruments",
                 expected="one of " + ", ".join(manifest.instruments[:16]),
             )
-        for column in plan.columns:
-            if column not in manifest.columns:
-                raise ColumnUnknownError(
-                    f"the snapshot {manifest.name!r} has no column {column!r}",
-                    at="inputs",
-                    expected="one of " + ", ".join(manifest.columns[:16]),
-                )
+    check_columns(plan.flow, manifest.name, manifest.columns)

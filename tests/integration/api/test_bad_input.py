@@ -92,6 +92,12 @@ CYCLE = flow(
         ),
         ({"flow": flow_with_node(parameters={"len": 3})}, 422, "FLOW_INVALID", "$.flow.nodes[0].parameters.len"),
         ({"flow": flow_with_node(comment="x")}, 422, "FLOW_INVALID", "$.flow.nodes[0].comment"),
+        (
+            {"flow": flow_with_node(inputs=[{"column": "volume"}])},
+            422,
+            "COLUMN_UNKNOWN",
+            "$.flow.nodes[0].inputs[0].column",
+        ),
         ({"flow": flow(name="cafe\u0301")}, 422, "NAME_INVALID", "$.flow.name"),
         ({"flow": CYCLE}, 422, "FLOW_INVALID", "$.flow.nodes[1].inputs[0]"),
         ({"flow": flow(source={"instruments": ["fixture.fx-9"]})}, 422, "SNAPSHOT_INVALID", "$.snapshot"),

@@ -107,16 +107,28 @@ def test_what_cannot_be_checked_has_a_status_of_its_own(
     assert (status, json.loads(out)["equal"], json.loads(out)["problem"]["code"]) == (2, None, code)
 
 
-def test_runs_that_failed_or_are_not_there_cannot_be_compared(
-    finaz: Finaz, asked: tuple[str, ...], tmp_path: Path
-) -> None:
-    """Each with the code of what happened."""
+def test_a_column_that_is_not_there_is_said_at_once(finaz: Finaz, asked: tuple[str, ...], tmp_path: Path) -> None:
+    """The API refuses the run; the command shows node, place and the columns there are."""
     flow = parse(fixture_path("flows/01_A_feature.json").read_bytes())
     flow["nodes"][0]["inputs"] = [{"column": "volume"}]
     wrong = tmp_path / "flow.json"
     wrong.write_text(json.dumps(flow))
     status, out = finaz("parity", "--flow", str(wrong), *asked[2:], "--json")
-    assert (status, json.loads(out)["problem"]["code"]) == (2, "COLUMN_UNKNOWN")
+    found = json.loads(out)["problem"]
+    assert (status, found["code"], found["at"]) == (2, "COLUMN_UNKNOWN", "$.flow.nodes[0].inputs[0].column")
+    assert found["expected"] == "one of close"
+
+
+def test_runs_that_failed_or_are_not_there_cannot_be_compared(
+    finaz: Finaz, asked: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Each with the code of what happened."""
+    flow = parse(fixture_path("flows/01_A_feature.json").read_bytes())
+    flow["clock"] = {"kind": "interval", "length_seconds": 1, "empty_cells_max": 0}
+    wrong = tmp_path / "flow.json"
+    wrong.write_text(json.dumps(flow))
+    status, out = finaz("parity", "--flow", str(wrong), *asked[2:], "--json")
+    assert (status, json.loads(out)["problem"]["code"]) == (2, "CLOCK_GAP_TOO_LONG")
     status, out = finaz("parity", NOBODY, NOBODY, "--json")
     assert (status, json.loads(out)["problem"]["code"]) == (2, "RUN_NOT_FOUND")
 

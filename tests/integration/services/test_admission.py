@@ -2,20 +2,22 @@
 
 import asyncio
 import json
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from domain.canonical import address_of
+from domain.canonical import address_of, canonical
 from domain.errors import FinazError, IdempotencyKeyReusedError, ModeUnavailableError, StoreUnavailableError
 from domain.identity import admission_stream, run_id_of, run_stream
-from domain.market.errors import ScheduleInvalidError
+from domain.market.errors import ColumnUnknownError, ScheduleInvalidError
+from domain.market.flow import flow_body, parse_flow
 from domain.runs.aggregate import RunState
 from domain.runs.messages import RunRequested
 from services import faultpoints, schedules
-from services.admission import SWEEPS_RUN, Admissions
+from services.admission import SWEEPS_RUN, Admissions, SubmittedRun, SubmittedSweep
 from services.cas import DirectoryBlobStore
 from services.faultpoints import armed
 from services.ports import Append
@@ -164,6 +166,38 @@ async def test_what_is_refused_burns_no_key(office: Office) -> None:
         assert (caught.value.code, (caught.value.at or "")[: len(at)]) == (code, at)
     assert await office.events() == 0
     assert not (await office.admissions.submit_run("ana", "key", office.run())).replayed
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"mode": "REPLAY"}, {"mode": "STREAM", "topic": "arrivals"}], ids=["batch", "replay", "stream"]
+)
+async def test_a_column_that_the_snapshot_lacks_is_refused(office: Office, changes: dict[str, Any]) -> None:
+    """In every mode, for a flow given, a stored one and one of a sweep: node, place and columns are named, no key is burnt."""
+    node = {"id": "fast", "op": "ema", "inputs": [{"column": "volume"}], "parameters": {"length": 3}}
+    lacking = flow(nodes=[*flow()["nodes"], node])
+    stored = office.blobs.put(canonical(flow_body(parse_flow(lacking))))
+    asked: list[Coroutine[Any, Any, SubmittedRun | SubmittedSweep]] = [
+        office.admissions.submit_run("ana", "key", office.run(**changes, flow=wanted)) for wanted in (lacking, stored)
+    ]
+    places = ["$.flow", "$.flow"]
+    if changes.get("mode") != "STREAM":
+        sweep = office.sweep(**changes, flows=[flow(), lacking], parameters=[{}, {"ema": {"length": 2}}])
+        asked.append(office.admissions.submit_sweep("ana", "key", sweep))
+        places.append("$.flows[1]")
+    for submitting, place in zip(asked, places, strict=True):
+        with pytest.raises(ColumnUnknownError, match="'fast' reads the column 'volume'") as caught:
+            await submitting
+        error = caught.value
+        assert (error.status, error.at, error.expected) == (422, f"{place}.nodes[1].inputs[0].column", "one of close")
+    assert await office.events() == 0
+    assert not (await office.admissions.submit_run("ana", "key", office.run(**changes))).replayed
+
+
+async def test_columns_of_a_topic_are_not_known_before_it_is_read(office: Office) -> None:
+    """A stream without a snapshot is admitted with any column: records say what they have, one by one, and absent is a GAP."""
+    node = {"id": "ema", "op": "ema", "inputs": [{"column": "volume"}], "parameters": {"length": 3}}
+    wanted = {"mode": "STREAM", "topic": "arrivals", "flow": flow(nodes=[node])}
+    assert (await office.admissions.submit_run("ana", "key", parse_run_body(wanted))).run_id
 
 
 async def test_a_schedule_given_and_the_same_one_stored_are_one_body(office: Office) -> None:
