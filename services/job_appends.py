@@ -20,9 +20,8 @@ from domain.jobs.slot import Slot, take
 from domain.jobs.slot import evolve as evolve_slot
 from domain.leases.aggregate import Lease
 from domain.leases.aggregate import evolve as evolve_lease
-from domain.leases.messages import LeaseGranted, LeaseReleased, LeaseRenewed
-from services.leases import fold_lease
-from services.ports import Append, Appended, Fence, Guard, NewEvent, StreamsRead, Vacant
+from services.leases import acquired, fold_lease, released, renewed
+from services.ports import Append, Appended, Fence, Guard, NewEvent, StreamsRead
 
 NewId = Callable[[], UUID]
 
@@ -136,21 +135,16 @@ def claim(head: JobHead, runner: Runner, now: datetime, new_id: NewId) -> Append
     """Take the lease and start the job, or end it where its attempts are used up; None where there is nothing to take."""
     if not head.job.is_due(now) or head.lease.is_live(now):
         return None
-    token = head.lease.token + 1
-    events = decide(head.job, StartJob(runner.owner, token))
-    granted: tuple[Event, ...] = ()
-    if isinstance(events[-1], JobStarted):
-        grant = LeaseGranted(
-            resource=head.job_id, owner=runner.owner, token=token, ttl_seconds=runner.ttl_seconds, label=runner.label
-        )
-        granted = (grant,)
-    return _append(head, granted, events, _freed(head, events), Vacant(head.job_id, token - 1), new_id)
+    step = acquired(head.lease, runner.owner, runner.ttl_seconds, now, runner.label)
+    events = decide(head.job, StartJob(runner.owner, step.token))
+    granted = (step.event,) if isinstance(events[-1], JobStarted) else ()
+    return _append(head, granted, events, _freed(head, events), step.guard, new_id)
 
 
 def renew(head: JobHead, runner: Runner, token: int, new_id: NewId) -> Append:
     """Prolong the lease by its TTL from the moment of recording."""
-    event = LeaseRenewed(resource=head.job_id, owner=runner.owner, token=token, ttl_seconds=runner.ttl_seconds)
-    return _append(head, (event,), (), (), Fence(head.job_id, runner.owner, token), new_id)
+    step = renewed(Fence(head.job_id, runner.owner, token), runner.ttl_seconds)
+    return _append(head, (step.event,), (), (), step.guard, new_id)
 
 
 def by_owner(head: JobHead, command: JobCommand, runner: Runner, token: int, new_id: NewId) -> Append:
@@ -163,9 +157,8 @@ def by_owner(head: JobHead, command: JobCommand, runner: Runner, token: int, new
     events = decide(head.job, command)
     state = JOB_TRANSITIONS.next_state(head.job.state, type(events[-1]))
     over = state is not JobState.RUNNING
-    released = LeaseReleased(resource=head.job_id, owner=runner.owner, token=token)
-    fence = Fence(head.job_id, runner.owner, token)
-    return _append(head, (released,) if over else (), events, _freed(head, events), fence, new_id)
+    step = released(Fence(head.job_id, runner.owner, token))
+    return _append(head, (step.event,) if over else (), events, _freed(head, events), step.guard, new_id)
 
 
 def by_operator(head: JobHead, command: JobCommand, principal: str, new_id: NewId) -> Append | None:

@@ -16,12 +16,11 @@ from domain.events import Event, Metadata, Recorded
 from domain.identity import lease_stream, run_stream
 from domain.leases.aggregate import Lease
 from domain.leases.aggregate import evolve as evolve_lease
-from domain.leases.messages import LeaseGranted, LeaseReleased, LeaseRenewed
 from domain.runs.aggregate import Run, RunCommand, RunState, decide
 from domain.runs.aggregate import evolve as evolve_run
 from domain.runs.messages import ResultPublished, ResultRef, RunStarted, StartRun
-from services.leases import fold_lease
-from services.ports import Append, Appended, Fence, Guard, NewEvent, StreamsRead, Vacant
+from services.leases import acquired, fold_lease, released, renewed
+from services.ports import Append, Appended, Fence, Guard, NewEvent, StreamsRead
 from services.runs import fold_run
 
 NewId = Callable[[], UUID]
@@ -92,25 +91,16 @@ def claim(head: Head, claimant: Claimant, now: datetime, new_id: NewId) -> Appen
     """
     if head.run.state is not RunState.QUEUED or head.lease.is_live(now):
         return None
-    token = head.lease.token + 1
-    events = decide(head.run, StartRun(claimant.owner, token), now)
-    granted: tuple[Event, ...] = ()
-    if isinstance(events[-1], RunStarted):
-        grant = LeaseGranted(
-            resource=head.run_id,
-            owner=claimant.owner,
-            token=token,
-            ttl_seconds=claimant.ttl_seconds,
-            label=claimant.label,
-        )
-        granted = (grant,)
-    return _append(head, granted, events, Vacant(head.run_id, token - 1), new_id)
+    step = acquired(head.lease, claimant.owner, claimant.ttl_seconds, now, claimant.label)
+    events = decide(head.run, StartRun(claimant.owner, step.token), now)
+    granted = (step.event,) if isinstance(events[-1], RunStarted) else ()
+    return _append(head, granted, events, step.guard, new_id)
 
 
 def renew(head: Head, claimant: Claimant, token: int, new_id: NewId) -> Append:
     """Prolong the lease by its TTL from the moment of recording."""
-    event = LeaseRenewed(resource=head.run_id, owner=claimant.owner, token=token, ttl_seconds=claimant.ttl_seconds)
-    return _append(head, (event,), (), Fence(head.run_id, claimant.owner, token), new_id)
+    step = renewed(Fence(head.run_id, claimant.owner, token), claimant.ttl_seconds)
+    return _append(head, (step.event,), (), step.guard, new_id)
 
 
 def conclude(
@@ -124,8 +114,8 @@ def conclude(
     events = decide(head.run, command, now)
     if not events:
         return None
-    released = LeaseReleased(resource=head.run_id, owner=claimant.owner, token=token)
-    return _append(head, (released,), events, Fence(head.run_id, claimant.owner, token), new_id)
+    step = released(Fence(head.run_id, claimant.owner, token))
+    return _append(head, (step.event,), events, step.guard, new_id)
 
 
 def check_mine(head: Head, claimant: Claimant, token: int) -> None:

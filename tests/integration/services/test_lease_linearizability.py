@@ -12,9 +12,9 @@ from domain.errors import FinazError, LeaseHeldError, StaleFenceError, StoreUnav
 from domain.events import Metadata
 from domain.identity import lease_stream
 from domain.leases.messages import LeaseReleased
-from services.leases import Grant, Leases
 from services.ports import Append, Fence, NewEvent
 from services.store.application import Log
+from tests.support.lease_clients import Grant, LeaseClient
 from tests.support.linearizability import HELD, STALE, UNKNOWN, Operation, linearizable
 from tests.support.store import fact, opened
 
@@ -59,7 +59,7 @@ class Client:
 
     def __init__(self, log: Log, owner: str, seed: int) -> None:
         self.log = log
-        self.leases = Leases(log)
+        self.leases = LeaseClient(log)
         self.owner = owner
         self.dice = random.Random(seed)
         self.grant: Grant | None = None

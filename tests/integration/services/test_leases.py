@@ -1,4 +1,7 @@
-"""Leases by the table of the documentation: case by case, and as a random walk against a model, on both logs."""
+"""Leases by the table of the documentation: case by case, and as a random walk against a model, on both logs.
+
+The client appends what workers append, the steps of `services.leases`, and the log judges.
+"""
 
 import asyncio
 from collections.abc import Coroutine, Iterator
@@ -10,11 +13,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from domain.errors import FinazError, LeaseHeldError, StaleFenceError, VersionConflictError
+from domain.errors import FinazError, LeaseHeldError, StaleFenceError
 from domain.identity import lease_stream, run_stream
 from domain.runs.messages import RunCancellationRequested
-from services.leases import CONFLICT_RETRIES_MAX, Grant, Leases, fold_lease
+from services.leases import fold_lease
 from services.ports import Append, NewEvent
+from tests.support.lease_clients import Grant, LeaseClient
 from tests.support.logs import LogUnderTest, log_under_test, opened
 from tests.support.memory_log import MemoryLog
 
@@ -25,8 +29,8 @@ T = TypeVar("T")
 
 
 @pytest.fixture
-def leases(under_test: LogUnderTest) -> Leases:
-    return Leases(under_test.log)
+def leases(under_test: LogUnderTest) -> LeaseClient:
+    return LeaseClient(under_test.log)
 
 
 async def topics(under_test: LogUnderTest) -> list[str]:
@@ -34,7 +38,7 @@ async def topics(under_test: LogUnderTest) -> list[str]:
     return [recorded.event.topic for recorded in read.streams[lease_stream(RESOURCE)]]
 
 
-async def test_no_lease_yet_is_created(leases: Leases, under_test: LogUnderTest) -> None:
+async def test_no_lease_yet_is_created(leases: LeaseClient, under_test: LogUnderTest) -> None:
     """Token 1; it ends a TTL after the instant at which it was recorded."""
     grant = await leases.acquire(RESOURCE, "A", 60.0, label="desk 3")
     read = await under_test.log.read_streams([lease_stream(RESOURCE)])
@@ -45,7 +49,7 @@ async def test_no_lease_yet_is_created(leases: Leases, under_test: LogUnderTest)
     assert fold_lease(RESOURCE, [recorded]).is_live(read.now)
 
 
-async def test_live_and_anothers_is_refused(leases: Leases) -> None:
+async def test_live_and_anothers_is_refused(leases: LeaseClient) -> None:
     """`LEASE_HELD`; the token is unchanged, and nothing was written."""
     first = await leases.acquire(RESOURCE, "A", 60.0)
     with pytest.raises(LeaseHeldError) as caught:
@@ -54,7 +58,7 @@ async def test_live_and_anothers_is_refused(leases: Leases) -> None:
     assert (await leases.renew(first)).token == 1
 
 
-async def test_live_and_mine_is_renewed(leases: Leases, under_test: LogUnderTest) -> None:
+async def test_live_and_mine_is_renewed(leases: LeaseClient, under_test: LogUnderTest) -> None:
     """The token is unchanged, the end moves on."""
     first = await leases.acquire(RESOURCE, "A", 60.0)
     await under_test.let_pass(0.02)
@@ -67,7 +71,7 @@ async def test_live_and_mine_is_renewed(leases: Leases, under_test: LogUnderTest
 @pytest.mark.parametrize("how", ["expired", "released"])
 @pytest.mark.parametrize("who", ["A", "B"])
 async def test_expired_or_released_is_reclaimed_by_whoever_asks(
-    leases: Leases, under_test: LogUnderTest, how: str, who: str
+    leases: LeaseClient, under_test: LogUnderTest, how: str, who: str
 ) -> None:
     """The token is one higher, also for the last owner."""
     grant = await leases.acquire(RESOURCE, "A", 60.0 if how == "released" else 0.03)
@@ -78,7 +82,7 @@ async def test_expired_or_released_is_reclaimed_by_whoever_asks(
     assert (await leases.acquire(RESOURCE, who, 60.0)).token == 2
 
 
-async def test_the_worked_case(leases: Leases, under_test: LogUnderTest) -> None:
+async def test_the_worked_case(leases: LeaseClient, under_test: LogUnderTest) -> None:
     """TTL 6: A acquires (1); 7 pass; B acquires (2); A renews: `STALE_FENCE`. (In hundredths of a second.)"""
     a = await leases.acquire(RESOURCE, "A", 0.06)
     await under_test.let_pass(0.07)
@@ -91,7 +95,9 @@ async def test_the_worked_case(leases: Leases, under_test: LogUnderTest) -> None
     assert await topics(under_test) == ["lease.granted.v1", "lease.granted.v1"]
 
 
-async def test_an_expired_lease_cannot_be_renewed_by_its_last_owner(leases: Leases, under_test: LogUnderTest) -> None:
+async def test_an_expired_lease_cannot_be_renewed_by_its_last_owner(
+    leases: LeaseClient, under_test: LogUnderTest
+) -> None:
     """Not even if nobody else wants it; it can be acquired again, under a new token."""
     grant = await leases.acquire(RESOURCE, "A", 0.03)
     await under_test.let_pass(0.04)
@@ -100,7 +106,7 @@ async def test_an_expired_lease_cannot_be_renewed_by_its_last_owner(leases: Leas
     assert (await leases.acquire(RESOURCE, "A", 60.0)).token == 2
 
 
-async def test_of_many_who_acquire_at_once_one_gets_it(leases: Leases) -> None:
+async def test_of_many_who_acquire_at_once_one_gets_it(leases: LeaseClient) -> None:
     """The others are refused with `LEASE_HELD`, not with a conflict."""
     outcomes = await asyncio.gather(
         *(leases.acquire(RESOURCE, f"owner-{n}", 60.0) for n in range(20)), return_exceptions=True
@@ -109,14 +115,14 @@ async def test_of_many_who_acquire_at_once_one_gets_it(leases: Leases) -> None:
     assert sum(isinstance(o, LeaseHeldError) for o in outcomes) == 19
 
 
-async def test_one_owner_acquiring_at_once_has_one_token(leases: Leases) -> None:
+async def test_one_owner_acquiring_at_once_has_one_token(leases: LeaseClient) -> None:
     """Whoever comes second finds the lease live and its own, and renews it."""
     grants = await asyncio.gather(*(leases.acquire(RESOURCE, "A", 60.0) for _ in range(5)))
     assert {grant.token for grant in grants} == {1}
 
 
 @pytest.mark.parametrize("ttl", [0.0, -1.0, float("nan"), float("inf"), 86_401.0])
-async def test_a_ttl_is_more_than_nothing_and_at_most_a_day(leases: Leases, ttl: float) -> None:
+async def test_a_ttl_is_more_than_nothing_and_at_most_a_day(leases: LeaseClient, ttl: float) -> None:
     """Refused with a typed error, and nothing is written."""
     with pytest.raises(FinazError, match="ttl_seconds"):
         await leases.acquire(RESOURCE, "A", ttl)
@@ -139,7 +145,7 @@ class LeaseMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.resource = f"run_{uuid4().hex}{uuid4().hex}"
-        self.leases = Leases(self.under_test.log)
+        self.leases = LeaseClient(self.under_test.log)
         self.owner, self.token, self.live = "", 0, False
         self.grants: list[Grant] = []
         self.facts = 0
@@ -241,20 +247,3 @@ def test_leases_behave_as_their_model(any_log: LogUnderTest) -> None:
                 suppress_health_check=list(HealthCheck),
             ),
         )
-
-
-async def test_a_lease_that_keeps_changing_hands_is_given_up(leases: Leases, under_test: LogUnderTest) -> None:
-    """After `CONFLICT_RETRIES_MAX` decisions: `LEASE_HELD` for who asks, `STALE_FENCE` for who holds."""
-    grant = await leases.acquire("another " + RESOURCE, "A", 60.0)
-    tries = []
-
-    async def conflicting(wanted: Append) -> Any:
-        tries.append(wanted)
-        raise VersionConflictError("moved on", at=RESOURCE)
-
-    under_test.log.append = conflicting  # type: ignore[method-assign]
-    with pytest.raises(LeaseHeldError):
-        await leases.acquire(RESOURCE, "A", 60.0)
-    with pytest.raises(StaleFenceError):
-        await leases.renew(grant)
-    assert len(tries) == 2 * CONFLICT_RETRIES_MAX
