@@ -30,7 +30,7 @@ LIMIT %(limit)s
 
 -- name: stuck
 -- Purchases that have not come to an end, or whose alerts nobody has settled, and that have been in their state for so long by the
--- business clock, the longest first. For operators: the ends are read through.
+-- business clock, the longest first. The index of unsettled ones has the same condition.
 SELECT row_to_json(r)::text, extract(epoch FROM (SELECT finaz.business_now()) - r.state_since)::double precision
 FROM finaz.purchases AS r
 WHERE (r.state NOT IN ('CONFIRMED', 'COMPENSATED') OR cardinality(r.alerts) > 0)
@@ -39,7 +39,7 @@ ORDER BY r.state_since, r.purchase_id
 LIMIT %(limit)s
 
 -- name: alerted
--- Those with alerts that nobody has settled, the newest first, before a position. For operators: the others are read through.
+-- Those with alerts that nobody has settled, the newest first, before a position. The index of alerts has the same condition.
 SELECT row_to_json(r)::text FROM finaz.purchases AS r
 WHERE cardinality(r.alerts) > 0 AND r.first_position < %(before)s
 ORDER BY r.first_position DESC
