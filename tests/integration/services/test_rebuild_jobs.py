@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -56,6 +57,15 @@ class CrashError(BaseException):
     """The process dies: nothing may catch it."""
 
 
+def patiently() -> Iterator[None]:
+    """Again and again, a moment apart, until the caller has what it waits for; fails after `PATIENCE_SECONDS`."""
+    ends_at = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < ends_at:
+        yield
+        threading.Event().wait(0.02)
+    pytest.fail(f"waited {PATIENCE_SECONDS} seconds for nothing")
+
+
 class Rig:
     """Rebuild jobs over a database."""
 
@@ -86,10 +96,11 @@ class Rig:
         return self.view(job_id)
 
     def until_taken(self, owner: str, ttl_seconds: float = TTL_SECONDS) -> None:
-        """Have it taken up as soon as its dead owner's lease has run out."""
+        """Have it taken up as soon as its dead owner's lease has run out, within `PATIENCE_SECONDS`."""
         runner = self.runner(owner, ttl_seconds)
-        while runner.run_once() is None:
-            threading.Event().wait(0.02)
+        for _ in patiently():
+            if runner.run_once() is not None:
+                return
 
     def report(self, view: JobView) -> Any:
         assert view.report is not None
@@ -447,7 +458,9 @@ def test_what_a_job_leaves_that_ends_by_its_deaths_is_dropped(rig: Rig, monkeypa
                 rig.until_taken(f"dying-{attempt}", ttl_seconds=0.4)
             assert rebuild.drop_left(left) == []
         runner = rig.runner("last")
-        while rig.view(job_id).state == "RUNNING":
+        for _ in patiently():
+            if rig.view(job_id).state != "RUNNING":
+                break
             runner.run_once()
         error = rig.view(job_id).error
         assert error is not None
