@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from typing import Final
 from uuid import UUID
 
+import msgspec
+
 from api.answers import Answer, json_answer
 from api.declaring import UUID_PATTERN, document_answer, operator_operation, read_text, tell, text_body
 from api.operations import Call, Operation
-from api.parameters import Place, choice, cursor, known_name, limit, pattern
+from api.parameters import Parameter, Place, choice, cursor, known_name, limit, pattern
 from api.parts import ApiParts
 from api.schemas import (
     RUN_ID_PATTERN,
@@ -31,14 +33,26 @@ from services.alerts import (
     NOTE_CHARACTERS_MAX,
     REASON_CHARACTERS_MAX,
     RUNNERS,
+    refuse_others,
 )
 from services.read_models import ProjectionView
 
 ALERTS_PAGE_DEFAULT: Final = 50
 
-_KINDS: Final = tuple(kind.value for kind in DiscrepancyKind)
+
+def _kind() -> Parameter:
+    """A kind of the reconciler's alerts; one of another source is told what settles it."""
+    known = known_name("kind", "What disagrees.", (kind.value for kind in DiscrepancyKind), AlertNotFoundError)
+
+    def read(text: str, at: str) -> str:
+        refuse_others(text, at=at)
+        return str(known.read(text, at))
+
+    return msgspec.structs.replace(known, read=read)
+
+
 _ALERT: Final = (
-    known_name("kind", "What disagrees.", _KINDS, AlertNotFoundError),
+    _kind(),
     pattern("run_id", "The run that it is about.", RUN_ID_PATTERN, AlertNotFoundError, place=Place.PATH),
 )
 _DEAD_LETTER: Final = (

@@ -12,6 +12,8 @@ from typing import Final, Protocol
 import msgspec
 
 from domain.discrepancies.aggregate import DiscrepancyState
+from domain.purchases.messages import Alert
+from domain.purchases.saga import SagaState
 from projections.discrepancies.postgres import DiscrepanciesReader
 from projections.discrepancies.projection import DiscrepancyRow
 from projections.purchases.postgres import PurchasesReader
@@ -25,7 +27,19 @@ RECONCILER: Final = "reconciler"
 PURCHASES: Final = "purchases"
 """Names of the sources."""
 
-SETTLE_HINT: Final = "settle it: finaz purchase status, finaz purchase settle"
+PURCHASE_KINDS: Final = tuple(kind.value for kind in Alert)
+"""Kinds of alerts that purchases have."""
+
+PURCHASES_SETTLE: Final = "finaz purchase settle PURCHASE_ID charged|not-charged|refunded --note TEXT"
+"""The command that settles alerts of purchases; the list of alerts says with which word."""
+
+_WORDS: Final = {
+    SagaState.UNKNOWN_EXPIRED: "charged|not-charged",
+    SagaState.COMPENSATION_PENDING: "refunded",
+    SagaState.CONFIRMED: "refunded",
+    SagaState.COMPENSATED: "refunded",
+}
+"""What an operator may say of a purchase with alerts, by its state; in the others nothing yet, it goes on by itself."""
 
 
 class AlertView(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +47,8 @@ class AlertView(msgspec.Struct, frozen=True, kw_only=True):
 
     `source` says who raised it, `subject` what it is about: a run (then `run_id` is the same) or a purchase. `expected` and
     `actual` (both cut if long) say what should be and what is, `outcome` how it was settled, or why it could not be; `principal`
-    who resolved it; `found_at` is the last of `times_found` times.
+    who resolved it; `found_at` is the last of `times_found` times. `settle_with` is the command that settles it, or what to
+    wait for; empty where nothing is asked of an operator.
     """
 
     source: str
@@ -44,6 +59,7 @@ class AlertView(msgspec.Struct, frozen=True, kw_only=True):
     expected: str
     actual: str
     outcome: str
+    settle_with: str
     principal: str | None
     times_found: int
     found_at: datetime
@@ -96,9 +112,18 @@ def alert_sources(query: Query) -> tuple[AlertSource, ...]:
 
 
 def _of_discrepancy(row: DiscrepancyRow) -> AlertView:
-    own = ("source", "run_id")
+    own = ("source", "run_id", "settle_with")
     fields = {name: getattr(row, name) for name in AlertView.__struct_fields__ if name not in own}
-    return AlertView(source=RECONCILER, run_id=row.subject, **fields)
+    asked = row.state == DiscrepancyState.ALERTED.value
+    command = f"finaz alert resolve {row.kind} {row.subject} --note TEXT" if asked else ""
+    return AlertView(source=RECONCILER, run_id=row.subject, settle_with=command, **fields)
+
+
+def _settling(row: PurchaseRow) -> str:
+    words = _WORDS.get(SagaState(row.state))
+    if words is None:
+        return f"nothing yet, it is {row.state} and goes on by itself: finaz purchase status {row.purchase_id}"
+    return f"finaz purchase settle {row.purchase_id} {words} --note TEXT"
 
 
 def _of_purchase(row: PurchaseRow) -> AlertView:
@@ -110,7 +135,8 @@ def _of_purchase(row: PurchaseRow) -> AlertView:
         state=DiscrepancyState.ALERTED.value,
         expected="an end without alerts",
         actual=f"{row.state}; {', '.join(row.alerts)}",
-        outcome=SETTLE_HINT,
+        outcome="",
+        settle_with=_settling(row),
         principal=None,
         times_found=1,
         found_at=row.state_since,

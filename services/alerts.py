@@ -20,7 +20,7 @@ from projections.registry import OPTIONAL, PROCESS_MANAGERS, PROJECTIONS
 from projections.status import Projections
 from services import effects
 from services.adapters.manager_store import DEAD_LETTERS_MAX, DeadLetter, ManagerOperations
-from services.alert_sources import NEWEST, AlertSource, AlertView
+from services.alert_sources import NEWEST, PURCHASE_KINDS, PURCHASES_SETTLE, AlertSource, AlertView
 from services.ports import Append, EventLog, NewEvent
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "Alerts",
     "DeadLetter",
     "checked_reason",
+    "refuse_others",
 ]
 
 REASON_CHARACTERS_MAX: Final = 2000
@@ -84,7 +85,11 @@ class Alerts:
         )
 
     async def resolve(self, kind: str, subject: str, principal: str, note: str) -> int:
-        """An operator's word that an alert was dealt with; the event's position. Raises `AlertNotFoundError`."""
+        """An operator's word that one of the reconciler's alerts was dealt with; the event's position.
+
+        Raises `AlertNotFoundError`, which says for kinds of another source what settles them.
+        """
+        refuse_others(kind, at="kind")
         stream = discrepancy_stream(kind, subject)
         events = (await self._log.read_streams([stream])).streams[stream]
         discrepancy = Discrepancy()
@@ -125,6 +130,16 @@ class Alerts:
         """Have a paused process manager fold the log again from its beginning; nothing is issued twice. Raises `RefusedError`."""
         await asyncio.to_thread(self._managers.replay, manager)
         await asyncio.to_thread(self._projections.note, manager, "replay", principal, "", 0)
+
+
+def refuse_others(kind: str, *, at: str) -> None:
+    """Raise `AlertNotFoundError` for a kind of another source than the reconciler, naming the command that is right."""
+    if kind in PURCHASE_KINDS:
+        raise AlertNotFoundError(
+            f"{kind} is an alert of a purchase, which is settled by what the gateway did",
+            at=at,
+            expected=PURCHASES_SETTLE,
+        )
 
 
 def checked_reason(reason: Any) -> str:

@@ -29,14 +29,14 @@ def alert() -> None:
 def list_alerts(state: str, limit: int) -> None:
     """List what asks for an operator, the newest first. Needs the scope operate.
 
-    SOURCE says who raised it. What the reconciler found about a run is resolved here, alerts of purchases by `finaz purchase
-    settle`.
+    SOURCE says who raised it, SETTLE WITH the command that settles it: what the reconciler found about a run is resolved here,
+    alerts of purchases by `finaz purchase settle`, with the word that fits the purchase's state.
     """
     from deployment.cli.connection import api
 
     with api() as client:
         found = first(client.alerts(state, limit + 1), limit)
-    columns = ("source", "kind", "subject", "found_at", "times_found", "outcome")
+    columns = ("source", "kind", "subject", "found_at", "times_found", "outcome", "settle_with")
     _table(columns, found)
 
 
@@ -48,7 +48,8 @@ def list_alerts(state: str, limit: int) -> None:
 def resolve(kind: str, run_id: str, note: str) -> None:
     """Say that the alert KIND about RUN_ID was dealt with. Needs the scope operate.
 
-    If the two still disagree when the reconciler looks again, it finds that again.
+    Only what the reconciler found, whose SUBJECT is a run; alerts of purchases are settled by `finaz purchase settle`, as the error
+    says. If the two still disagree when the reconciler looks again, it finds that again.
     """
     from deployment.cli.connection import api
 

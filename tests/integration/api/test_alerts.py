@@ -286,6 +286,17 @@ async def test_all_of_it_is_for_operators(shared_api: ApiRig, method: str, path:
 
 
 @pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("subject", [NO_RUN, "res_1"])
+async def test_an_alert_of_a_purchase_is_told_what_settles_it(shared_api: ApiRig, subject: str) -> None:
+    """Resolving it like one of the reconciler's is 404 with the command that is right, whatever it is said to be about."""
+    path = f"/v1/alerts/UNKNOWN_EXPIRED/{subject}/resolve"
+    refused = await shared_api.as_("operator").post(path, json={"note": "asked"})
+    found = problem(refused)
+    assert (refused.status_code, found["code"], found["at"]) == (404, "ALERT_NOT_FOUND", "path.kind")
+    assert found["expected"].startswith("finaz purchase settle PURCHASE_ID ")
+
+
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     ("path", "code"),
     [

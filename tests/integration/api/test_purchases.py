@@ -169,6 +169,7 @@ async def test_an_operator_settles_what_expired_unknown(api: ApiRig) -> None:
     assert (stuck["purchase_id"], stuck["state"], stuck["alerts"]) == (purchase, "UNKNOWN_EXPIRED", ["UNKNOWN_EXPIRED"])
     (alert,) = (await api.as_("operator").get("/v1/alerts")).json()["items"]
     assert [alert[name] for name in ("source", "kind", "subject")] == ["purchases", "UNKNOWN_EXPIRED", purchase]
+    assert alert["settle_with"] == f"finaz purchase settle {purchase} charged|not-charged --note TEXT"
     assert (await api.as_("operator").get("/v1/alerts?state=SETTLED")).json()["items"] == []
     page = (await api.as_(None).get("/metrics")).text
     assert 'finaz_purchases_open{state="UNKNOWN_EXPIRED"} 1.0' in page

@@ -27,7 +27,9 @@ class Source:
 
 
 def placed(place: int) -> Placed:
-    facts: dict[str, Any] = dict.fromkeys(("source", "kind", "subject", "state", "expected", "actual", "outcome"), "x")
+    facts: dict[str, Any] = dict.fromkeys(
+        ("source", "kind", "subject", "state", "expected", "actual", "outcome", "settle_with"), "x"
+    )
     view = AlertView(**facts, run_id=None, principal=None, times_found=1, found_at=AT, changed_at=AT, position=place)
     return Placed(place, view)
 
