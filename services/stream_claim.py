@@ -28,7 +28,7 @@ from domain.identity import journal_stream, lease_stream, run_stream
 from domain.instants import format_instant, parse_instant
 from domain.leases.aggregate import Lease, LeaseState
 from domain.leases.aggregate import evolve as evolve_lease
-from domain.leases.messages import LeaseGranted, LeaseReleased
+from domain.leases.messages import LeaseReleased
 from domain.runs.aggregate import RunState, decide
 from domain.runs.messages import EndIfDue, FailRun, Mode, RunError, RunHandedOff, RunSpec
 from domain.stream.messages import PressureEntered, StreamHandedOff
@@ -37,6 +37,7 @@ from services import effects
 from services.checkpoint_appends import Standing, journal_news
 from services.checkpoints import CheckpointLog, Checkpoints
 from services.database_clock import DatabaseClock
+from services.leases import acquired
 from services.ports import Append, Appended, NewEvent, StreamsRead, Vacant
 from services.run_appends import Claimant, Head, NewId, advanced, claim, head_of, streams_of
 from services.store.states import Fold
@@ -175,20 +176,15 @@ class Claims:
         if crashes >= ATTEMPTS_MAX:
             failed = FailRun(token=head.run.token, error=self._exhausted(crashes, standing, head))
             return self._append(head, decide(head.run, failed, now), ())
-        return self._handoff(head, standing)
+        return self._handoff(head, standing, now)
 
-    def _handoff(self, head: Head, standing: Standing) -> Append:
-        token, owner = head.lease.token + 1, self._claimant.owner
-        granted = LeaseGranted(
-            resource=head.run_id,
-            owner=owner,
-            token=token,
-            ttl_seconds=self._claimant.ttl_seconds,
-            label=self._claimant.label,
-        )
+    def _handoff(self, head: Head, standing: Standing, now: datetime) -> Append:
+        claimant = self._claimant
+        step = acquired(head.lease, claimant.owner, claimant.ttl_seconds, now, claimant.label)
+        token, owner = step.token, claimant.owner
         handed = RunHandedOff(run_id=head.run_id, token=token, previous_token=head.run.token, owner=owner)
         manifest = handoff_manifest(head, standing, owner, token)
-        wanted = self._append(head, (handed,), (granted,))
+        wanted = self._append(head, (handed,), (step.event,))
         news = journal_news(standing, (manifest,), self._new_id)
         return msgspec.structs.replace(wanted, events=(*wanted.events, *news))
 

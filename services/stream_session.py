@@ -16,7 +16,6 @@ import msgspec
 from domain.errors import InfrastructureError, VersionConflictError
 from domain.events import Event, Metadata
 from domain.identity import lease_stream, run_stream
-from domain.leases.messages import LeaseReleased
 from domain.runs.aggregate import Run, RunCommand, RunState
 from domain.runs.messages import EndIfDue, PublishResults, RunSpec
 from domain.stream.progress import Cut
@@ -25,6 +24,7 @@ from services.broker import Broker
 from services.checkpoint_appends import Committed, Standing, journal_news, with_journal
 from services.checkpoints import CheckpointLog, Checkpoints
 from services.database_clock import DatabaseClock
+from services.leases import released
 from services.ports import Append, Appended, BlobStore, NewEvent
 from services.run_appends import Claimant, Head, NewId, advanced, check_mine, conclude, published_by
 from services.runs import fold_run
@@ -173,8 +173,8 @@ class Session:
         tools = self.tools
         with self.keeper.holding() as head:
             for _ in range(CONFLICT_RETRIES_MAX):
-                released = LeaseReleased(resource=self.run_id, owner=tools.claimant.owner, token=self.token)
-                news = NewEvent(lease_stream(self.run_id), head.lease_version + 1, released, tools.new_id())
+                event = released(self.keeper.fence).event
+                news = NewEvent(lease_stream(self.run_id), head.lease_version + 1, event, tools.new_id())
                 try:
                     return self._append((news,)).position
                 except VersionConflictError:
