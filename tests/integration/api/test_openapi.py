@@ -25,6 +25,7 @@ from tests.support.command_line import Up, environment, finaz_up
 
 CHECKOUT = Path(__file__).parents[3]
 SCHEMATHESIS_SECONDS_MAX = 300
+EXAMPLES_SECONDS_MAX = 300
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +144,7 @@ def test_the_examples_of_the_documentation_run(up: Up, snapshot: str) -> None:
         ["bash", "-euo", "pipefail", "-c", "\necho\n".join(examples)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=EXAMPLES_SECONDS_MAX,
         env=environment(URL=up.url, TOKEN=up.token, SNAPSHOT=snapshot),
     )
     assert done.returncode == 0, done.stdout + done.stderr
