@@ -15,8 +15,11 @@ from domain.log_errors import SealKeyInvalidError
 from projections.runner import Report
 from services.adapters.ed25519 import Ed25519Signer, load_public_key, load_signer, make_key, verify
 from services.adapters.manager_store import RememberedRows
-from services.audit.audit import AuditParts
+from services.audit.audit import AuditParts, Snapshot
 from services.audit.rows import Memory
+from services.audit.snapshots import SnapshotsCheck
+from services.audit.streams import Part
+from services.checkpoint_appends import CHECKPOINT_FOLD, JOURNAL_FOLD
 from services.ports import BlobStore
 from services.process_managers.contract import ProcessManager
 from services.process_managers.instances import memories_of
@@ -29,9 +32,14 @@ from services.sealing_loop import SealerLoop
 from services.seals import Seal, Sealer, SealProblem, verified
 from services.store.connections import Pool
 from services.store.log_snapshot import SealableChain, log_snapshot
+from services.store.states import Fold
+from services.stream_claim import LEASE_FOLD
 
 SEALER_CONNECTIONS: Final = 1
 """Connections that sealing keeps."""
+
+FOLDS_WITH_SNAPSHOTS: Final[tuple[Fold[Any], ...]] = (LEASE_FOLD, CHECKPOINT_FOLD, JOURNAL_FOLD)
+"""Every fold that is read from snapshots."""
 
 AUDIT_CONNECTIONS: Final = 1
 """Connections that an audit keeps besides the one of its snapshot."""
@@ -105,11 +113,16 @@ def memories() -> tuple[Memory, ...]:
     return tuple(Memory(memories_of(manager), RememberedRows(manager.name)) for manager in reacting())
 
 
+def snapshots(part: Part, snapshot: Snapshot) -> SnapshotsCheck:
+    """The check of the snapshots that services read on from."""
+    return SnapshotsCheck(part, snapshot, FOLDS_WITH_SNAPSHOTS)
+
+
 @contextmanager
 def audit_parts(settings: Settings, blobs: BlobStore | None) -> Iterator[AuditParts]:
     """What an audit is made of; staged rows are looked at where there is a ClickHouse, and only in a process that may open it."""
     if settings.clickhouse_dsn is None or blobs is None:
-        yield AuditParts(blobs=blobs, seals=seals(settings), memories=memories())
+        yield AuditParts(blobs=blobs, seals=seals(settings), memories=memories(), further=lambda *of: (snapshots(*of),))
         return
     from projections.staging.clickhouse import FeatureValues
     from projections.staging.postgres import StagedAttempts
@@ -123,7 +136,10 @@ def audit_parts(settings: Settings, blobs: BlobStore | None) -> Iterator[AuditPa
             blobs=blobs,
             seals=seals(settings),
             memories=memories(),
-            further=lambda part: (StagingCheck(part, values, blobs, still_visible),),
+            further=lambda part, snapshot: (
+                snapshots(part, snapshot),
+                StagingCheck(part, values, blobs, still_visible),
+            ),
         )
     finally:
         values.close()

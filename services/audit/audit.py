@@ -66,6 +66,8 @@ class Snapshot(Protocol):
 
     def category(self, name: str) -> Iterator[Any]: ...
 
+    def snapshots(self) -> Iterator[Any]: ...
+
     def pages(self, statement: str, arguments: Any = None) -> Iterator[Sequence[Any]]: ...
 
 
@@ -92,14 +94,15 @@ class FurtherCheck(Protocol):
 class AuditParts:
     """What an audit is made of. Without `blobs` or `seals` those are not looked at, and the report says so.
 
-    `memories` are what process managers remember; one that never ran has none. `further` makes the further checks of one part.
+    `memories` are what process managers remember; one that never ran has none. `further` makes the further checks of one part,
+    before its first event.
     """
 
     blobs: BlobStore | None
     seals: Callable[[], Iterator[Seal | SealProblem]] | None
     projections: Sequence[Comparable] = tuple(PROJECTIONS.values())
     memories: Sequence[Comparable] = ()
-    further: Callable[[Part], Sequence[FurtherCheck]] = lambda part: ()
+    further: Callable[[Part, Snapshot], Sequence[FurtherCheck]] = lambda part, snapshot: ()
     streams_max: int = STREAMS_OF_A_PASS_MAX
 
 
@@ -166,7 +169,7 @@ class _Audit:
         streams = StreamsCheck(self._findings, part)
         rows = [RowsCheck(self._findings, part, projection, position) for projection, position in self._models]
         blobs = self._blobs(accepted)
-        further = self._parts.further(part)
+        further = self._parts.further(part, self._snapshot)
         feed = _Feed(part, streams, rows, blobs, further, self._skips, self._findings if part.index == 0 else None)
         done = part.index * max(1, self._position)
         for page in self._snapshot.event_pages(0, self._position):

@@ -15,6 +15,12 @@ READ_MODELS: Final = (
     " agree with what was written."
 )
 
+UNCOMPARED: Final = (
+    "Not compared: commands of process managers (an operator may have discarded or replayed them), old copies and copies that are"
+    " being built (nobody is served from them), reservations of runs (a hint), mail addresses (outside the log, so that they can be"
+    " erased)."
+)
+
 
 def vouches(seals: AuditedSeals, position: int) -> str:
     """Up to where, and by what."""
@@ -49,4 +55,5 @@ def cannot_exclude(seals: AuditedSeals, position: int) -> tuple[str, ...]:
         FORGED,
         "Whoever holds the key of the seals, or can replace seals and their noted number together, can seal another past.",
         READ_MODELS,
+        UNCOMPARED,
     )

@@ -94,6 +94,10 @@ class LogSnapshot:
         """All events of the streams of a category, stream by stream."""
         return self.rows(_SQL["events_of_category"], {"first": f"{name}/", "beyond": f"{name}0"})
 
+    def snapshots(self) -> Iterator[Any]:
+        """The snapshots of long streams: stream, version, topic of the fold, document."""
+        return self.rows(_SQL["snapshots"])
+
     def event_pages(self, after: int, up_to: int) -> Iterator[Sequence[ChainRow]]:
         """The same in pages, see `pages`."""
         return self.pages(_SQL["events"], {"after": after, "up_to": up_to})

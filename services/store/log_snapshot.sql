@@ -51,3 +51,6 @@ SELECT e.position, e.version, (extract(epoch FROM e.recorded_at) * 1000000)::big
 FROM finaz.events AS e
 WHERE e.stream >= %(first)s AND e.stream < %(beyond)s
 ORDER BY e.stream, e.version
+
+-- name: snapshots
+SELECT s.stream, s.version, s.topic, s.state FROM finaz.snapshots AS s ORDER BY s.stream, s.topic, s.version

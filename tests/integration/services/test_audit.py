@@ -12,25 +12,12 @@ from domain.runs.messages import ResultPublished
 from projections.registry import PROJECTIONS
 from services.audit.findings import FINDINGS_OF_A_KIND_MAX, Finding, FindingKind, Findings
 from services.store import log_snapshot
-from tests.support.audited_system import AuditedSystem, Template
+from tests.support.audited_system import AuditedSystem
 from tests.support.read_models import execute, store_all
 from tests.support.store import facts, opened
 
 Plant = Callable[[AuditedSystem], str]
 """Does the damage and returns what the report must name."""
-
-
-@pytest.fixture(scope="module")
-def filled(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Template]:
-    """A whole past, made once."""
-    with Template(postgres, tmp_path_factory.mktemp("filled")) as template:
-        yield template
-
-
-@pytest.fixture
-def system(filled: Template, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AuditedSystem]:
-    with filled.copy(tmp_path, monkeypatch) as made:
-        yield made
 
 
 def test_a_healthy_system_is_clean(system: AuditedSystem) -> None:

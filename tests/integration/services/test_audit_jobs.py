@@ -1,9 +1,7 @@
 """The audit as a job: its outcome is its last event, its report is in CAS, and a runner that dies costs only time."""
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,21 +15,9 @@ from services.audit.job import TARGET, AuditKind
 from services.job_kinds import JobWork
 from services.seals import verified
 from services.store.log_snapshot import log_snapshot
-from tests.support.audited_system import AuditedSystem, Template
+from tests.support.audited_system import AuditedSystem
 from tests.support.job_rig import JobRig
 from tests.support.read_models import execute
-
-
-@pytest.fixture(scope="module")
-def filled(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Template]:
-    with Template(postgres, tmp_path_factory.mktemp("filled")) as template:
-        yield template
-
-
-@pytest.fixture
-def system(filled: Template, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AuditedSystem]:
-    with filled.copy(tmp_path, monkeypatch) as made:
-        yield made
 
 
 class DyingKind(AuditKind):

@@ -1,8 +1,5 @@
 """The audit looks at what process managers remember: it is a fold of the events like any read model, and damage to it is named."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from deployment.audit_wiring import memories, reacting
@@ -13,21 +10,8 @@ from projections.status import Projections
 from services.adapters.manager_store import InstanceRows, ManagerOperations
 from services.audit.findings import AuditReport, FindingKind
 from services.process_managers.instances import instances_of
-from tests.support.audited_system import AuditedSystem, Template
+from tests.support.audited_system import AuditedSystem
 from tests.support.read_models import execute
-
-
-@pytest.fixture(scope="module")
-def filled(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Template]:
-    """A whole past, made once."""
-    with Template(postgres, tmp_path_factory.mktemp("filled")) as template:
-        yield template
-
-
-@pytest.fixture
-def system(filled: Template, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AuditedSystem]:
-    with filled.copy(tmp_path, monkeypatch) as made:
-        yield made
 
 
 def remember(system: AuditedSystem, batch_events_max: int, batches: int = 10**6) -> None:

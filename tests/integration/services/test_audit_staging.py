@@ -40,7 +40,7 @@ def audited(market: Market, **changes: Any) -> AuditReport:
     parts = AuditParts(
         blobs=market.blobs,
         seals=None,
-        further=lambda part: (StagingCheck(part, market.values, market.blobs, market.attempts.are_visible),),
+        further=lambda part, snapshot: (StagingCheck(part, market.values, market.blobs, market.attempts.are_visible),),
         **changes,
     )
     with log_snapshot(market.dsn) as snapshot:
@@ -134,7 +134,9 @@ def test_a_repair_in_between_is_no_difference(market: Market) -> None:
         parts = AuditParts(
             blobs=market.blobs,
             seals=None,
-            further=lambda part: (StagingCheck(part, market.values, market.blobs, market.attempts.are_visible),),
+            further=lambda part, snapshot: (
+                StagingCheck(part, market.values, market.blobs, market.attempts.are_visible),
+            ),
         )
         report = audit(snapshot, parts)
     assert not {attempt.attempt for attempt in market.attempts.visible(100)} & set(before)
