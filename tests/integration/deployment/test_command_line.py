@@ -180,13 +180,17 @@ def test_a_replay_shows_the_faults_it_was_made_with(up: Up, snapshot: str) -> No
 def test_a_failed_run_fails_its_command(up: Up, snapshot: str) -> None:
     """A run that ends FAILED makes `--wait` end with status 1 and the run's own code; so does watching it later."""
     flow = parse(fixture_path("flows/01_A_feature.json").read_bytes())
-    flow["nodes"][0]["inputs"] = [{"column": "nosuch"}]
+    flow["clock"] = {
+        "kind": "interval",
+        "length_seconds": 1,
+        "empty_cells_max": 0,
+    }  # the fixture's events are further apart
     arguments = ("run", "submit", "--flow", "-", "--snapshot", snapshot, "--as-of", AS_OF, "--key", "fails", "--wait")
     done = up.finaz(*arguments, "--json", stdin=json.dumps(flow))
     assert done.returncode == 1
     run, problem = json.loads(done.stdout), json.loads(done.stderr)
     assert run["state"] == "FAILED"
-    assert problem["code"] == run["errors"][-1]["code"]
+    assert problem["code"] == run["errors"][-1]["code"] == "CLOCK_GAP_TOO_LONG"
     assert up.finaz("run", "watch", run["run_id"]).returncode == 1
 
 
