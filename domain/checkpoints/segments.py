@@ -193,13 +193,13 @@ def _accepted_pieces(accepted: Iterable[MarketEvent | EventRun]) -> Iterator[Seg
         by_instrument.setdefault(run.instrument, []).append(run)
     for instrument, runs in by_instrument.items():
         for some in _pieces(runs):
-            run = joined_runs(some)
+            events = joined_runs(some).events
             piece = AcceptedColumns(
-                run.times.tolist(),
-                run.ids,
-                run.revisions.tolist(),
-                run.available_at.tolist(),
-                {column: listed(run.column(column)) for column in run.columns},
+                events.times.tolist(),
+                events.ids,
+                events.revisions.tolist(),
+                events.available_at.tolist(),
+                {column: listed(events.column(column)) for column in events.columns},
             )
             yield Segment(format=SEGMENT_FORMAT, previous=None, ticks={}, accepted={instrument: piece})
 

@@ -22,6 +22,7 @@ from domain.instants import format_instant, from_micros
 from domain.market.compiled import Floats, Ints
 from domain.market.errors import ClockGapTooLongError, ClockOrderError, RunTooLargeError, StateInvalidError
 from domain.market.event_runs import EventRun
+from domain.market.event_tables import EventTable
 from domain.market.flow import EventClock, IntervalClock
 from domain.market.records import MarketEvent
 from domain.market.text_columns import LATEST, instant_texts
@@ -122,10 +123,10 @@ class Clock:
         if not len(run) or not run.in_order:
             self.accept_all(run)
         elif self._length:
-            cells = run.times // self._length  # the last of a cell speaks for it
+            cells = run.events.times // self._length  # the last of a cell speaks for it
             self.accept_all(run.picked(np.flatnonzero(np.diff(cells, append=cells[-1] + 1))))
         else:
-            first, last = self._key(int(run.times[0]), run.ids[0]), self._last()
+            first, last = run.first_place, self._last()
             if last is None or first > last:
                 self._runs.append(run)
             else:
@@ -174,7 +175,7 @@ class Clock:
     def _last(self) -> tuple[int, str] | None:
         """The place of the last event that is held or was released."""
         if self._runs:
-            return int(self._runs[-1].times[-1]), self._runs[-1].ids[-1]
+            return self._runs[-1].last_place
         return self._order[-1] if self._order else self._passed
 
     def _unfold_runs(self) -> None:
@@ -190,7 +191,7 @@ class Clock:
         released = bisect_left(self._order, (watermark // self._length if self._length else watermark, ""))
         if released == len(self._order):
             for run in self._runs:
-                released += int(np.searchsorted(run.times, watermark))
+                released += int(np.searchsorted(run.events.times, watermark))
         return released
 
     def _key(self, event_time: int, event_id: str) -> tuple[int, str]:
@@ -201,9 +202,12 @@ class Clock:
         if not runs:
             return self._take_held(count)
         parts = [self._take_held(len(self._order))] if self._order else []
-        parts += [Ticks(run.times, run.ids, {name: run.column(name) for name in self._columns}) for run in runs]
-        self._passed = int(runs[-1].times[-1]), runs[-1].ids[-1]
+        parts += [self._ticks_of(run.events) for run in runs]
+        self._passed = runs[-1].last_place
         return _joined(parts, self._columns)
+
+    def _ticks_of(self, events: EventTable) -> Ticks:
+        return Ticks(events.times, events.ids, {name: events.column(name) for name in self._columns})
 
     def _take_runs(self, count: int) -> list[EventRun]:
         """The first events of the runs; none of them if `count` is not positive."""

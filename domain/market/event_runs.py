@@ -6,37 +6,34 @@ None in an event; nobody writes into a run's columns. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from domain.market.compiled import Floats, Ints, compiled
+from domain.market.compiled import Ints, compiled
+from domain.market.event_tables import EventTable, joined_tables
 from domain.market.records import MarketEvent
 
 
 class EventRun(msgspec.Struct, frozen=True, eq=False):
-    """n events. Times in microseconds; `values` has n rows, and a column for each of `columns`, which stand sorted."""
+    """Events of one instrument by column."""
 
     instrument: str
-    ids: list[str]
-    times: Ints
-    available_at: Ints
-    revisions: Ints
-    columns: tuple[str, ...]
-    values: Floats
+    events: EventTable
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.events.ids)
 
     def __iter__(self) -> Iterator[MarketEvent]:
+        events = self.events
         for event_id, time, available_at, revision, row in zip(
-            self.ids,
-            self.times.tolist(),
-            self.available_at.tolist(),
-            self.revisions.tolist(),
-            self.values.tolist(),
+            events.ids,
+            events.times.tolist(),
+            events.available_at.tolist(),
+            events.revisions.tolist(),
+            events.values.tolist(),
             strict=True,
         ):
             yield MarketEvent(
@@ -45,55 +42,40 @@ class EventRun(msgspec.Struct, frozen=True, eq=False):
                 event_time=time,
                 available_at=available_at,
                 revision=revision,
-                values=dict(zip(self.columns, [None if value != value else value for value in row], strict=True)),
+                values=dict(zip(events.columns, [None if value != value else value for value in row], strict=True)),
             )
-
-    def column(self, name: str) -> Floats:
-        """A column of values; nulls where the events have none of that name."""
-        if name not in self.columns:
-            return np.full(len(self), np.nan)
-        return self.values[:, self.columns.index(name)]
 
     def rows(self, start: int, end: int) -> "EventRun":
         """Some of the events."""
-        part = slice(start, end)
-        return EventRun(
-            self.instrument,
-            self.ids[part],
-            self.times[part],
-            self.available_at[part],
-            self.revisions[part],
-            self.columns,
-            self.values[part],
-        )
+        return EventRun(self.instrument, self.events.rows(start, end))
 
     def picked(self, places: Ints) -> "EventRun":
         """The events at these places."""
-        ids = self.ids
-        return EventRun(
-            self.instrument,
-            [ids[place] for place in places.tolist()],
-            self.times[places],
-            self.available_at[places],
-            self.revisions[places],
-            self.columns,
-            self.values[places],
-        )
+        return EventRun(self.instrument, self.events.picked(places))
+
+    @property
+    def first_place(self) -> tuple[int, str]:
+        """(event_time, event_id) of the first event; there must be one."""
+        return int(self.events.times[0]), self.events.ids[0]
+
+    @property
+    def last_place(self) -> tuple[int, str]:
+        """The same of the last."""
+        return int(self.events.times[-1]), self.events.ids[-1]
 
     @property
     def in_order(self) -> bool:
         """Whether each event stands behind the one before it, by (event_time, event_id)."""
-        said = _order(self.times)
+        times, ids = self.events.times, self.events.ids
+        said = _order(times)
         if said != _TIES:
             return said == _RISING
-        ids = self.ids
-        return all(ids[place] < ids[place + 1] for place in np.flatnonzero(np.diff(self.times) == 0).tolist())
+        return all(ids[place] < ids[place + 1] for place in np.flatnonzero(np.diff(times) == 0).tolist())
 
 
 def run_of(event: MarketEvent) -> EventRun:
     """A run of one event, whose columns stand sorted."""
-    return EventRun(
-        event.instrument,
+    events = EventTable(
         [event.event_id],
         np.array([event.event_time], dtype=np.int64),
         np.array([event.available_at], dtype=np.int64),
@@ -101,21 +83,22 @@ def run_of(event: MarketEvent) -> EventRun:
         tuple(event.values),
         np.array([list(event.values.values())], dtype=np.float64),
     )
+    return EventRun(event.instrument, events)
+
+
+def runs_of(events: EventTable, instruments: Sequence[str]) -> list[EventRun]:
+    """The events by instrument, the order in each kept; `instruments` has the one of each."""
+    numbers: dict[str, int] = {}
+    kinds = np.array([numbers.setdefault(name, len(numbers)) for name in instruments], dtype=np.int64)
+    order = np.argsort(kinds, kind="stable")
+    borders = [0, *(np.flatnonzero(np.diff(kinds[order])) + 1).tolist(), len(events)]
+    ordered = events.picked(order)
+    return [EventRun(name, ordered.rows(*part)) for name, part in zip(numbers, pairwise(borders), strict=True)]
 
 
 def joined_runs(runs: Sequence[EventRun]) -> EventRun:
     """Runs of one instrument, at least one, one behind the other; nulls where a run has not all columns."""
-    columns = tuple(sorted({column for run in runs for column in run.columns}))
-    values = [np.concatenate([run.column(column) for run in runs]) for column in columns]
-    return EventRun(
-        runs[0].instrument,
-        list(chain.from_iterable([run.ids for run in runs])),
-        np.concatenate([run.times for run in runs]),
-        np.concatenate([run.available_at for run in runs]),
-        np.concatenate([run.revisions for run in runs]),
-        columns,
-        np.stack(values, axis=1) if values else np.empty((sum(map(len, runs)), 0)),
-    )
+    return EventRun(runs[0].instrument, joined_tables([run.events for run in runs]))
 
 
 def events_of(parts: Iterable[MarketEvent | EventRun]) -> Iterator[MarketEvent]:

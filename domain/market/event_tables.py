@@ -1,25 +1,27 @@
-"""Tables: many records read at once, where they are plain, and handed on by instrument.
+"""Tables: events by column, and how many records are read into one at once, where they are plain.
 
 What must stay true: a table has the events that `parse_event` reads from the same records, one by one; of what it does not read it
 says nothing. Pure.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain
 
 import msgspec
 import numpy as np
 
 from domain.identity import NAME_BYTES_MAX
 from domain.market.compiled import Bytes, Floats, Ints, compiled
-from domain.market.event_runs import EventRun
 from domain.market.fingerprints import unplain
 from domain.market.line_reader import read_lines
 from domain.market.record_reader import quick_event
 
 
 class EventTable(msgspec.Struct, frozen=True, eq=False):
-    """n events by column, in the order in which they came; `values` has n rows, and a column for each of `columns`, sorted."""
+    """n events by column, in the order in which they came; `values` has n rows, and a column for each of `columns`, sorted.
+
+    Times in microseconds. Nobody writes into the columns.
+    """
 
     ids: list[str]
     times: Ints
@@ -30,6 +32,12 @@ class EventTable(msgspec.Struct, frozen=True, eq=False):
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def column(self, name: str) -> Floats:
+        """A column of values; nulls where the events have none of that name."""
+        if name not in self.columns:
+            return np.full(len(self), np.nan)
+        return self.values[:, self.columns.index(name)]
 
     def rows(self, start: int, end: int) -> "EventTable":
         """Some of the events."""
@@ -43,13 +51,11 @@ class EventTable(msgspec.Struct, frozen=True, eq=False):
             self.values[part],
         )
 
-    def picked(self, places: Sequence[int]) -> "EventTable":
-        """The events at these places."""
-        if len(places) == len(self):
-            return self
-        ids, at = self.ids, np.array(places, dtype=np.int64)
+    def picked(self, places: Ints | Sequence[int]) -> "EventTable":
+        """The events at these places, in their order."""
+        ids, at = self.ids, np.asarray(places, dtype=np.int64)
         return EventTable(
-            [ids[place] for place in places],
+            [ids[place] for place in at.tolist()],
             self.times[at],
             self.available_at[at],
             self.revisions[at],
@@ -57,20 +63,19 @@ class EventTable(msgspec.Struct, frozen=True, eq=False):
             self.values[at],
         )
 
-    def runs(self, instruments: Sequence[str]) -> list[EventRun]:
-        """The events by instrument, the order in each kept; `instruments` has the one of each."""
-        numbers: dict[str, int] = {}
-        kinds = np.array([numbers.setdefault(name, len(numbers)) for name in instruments], dtype=np.int64)
-        order = np.argsort(kinds, kind="stable")
-        borders = [0, *(np.flatnonzero(np.diff(kinds[order])) + 1).tolist(), len(self)]
-        times, available, revisions = self.times[order], self.available_at[order], self.revisions[order]
-        values, ids = self.values[order], [self.ids[place] for place in order.tolist()]
-        runs: list[EventRun] = []
-        for name, (start, end) in zip(numbers, pairwise(borders), strict=True):
-            part = slice(start, end)
-            columns = (times[part], available[part], revisions[part], self.columns, values[part])
-            runs.append(EventRun(name, ids[part], *columns))
-        return runs
+
+def joined_tables(tables: Sequence[EventTable]) -> EventTable:
+    """Tables, at least one, one behind the other; nulls where a table has not all columns."""
+    columns = tuple(sorted({column for table in tables for column in table.columns}))
+    values = [np.concatenate([table.column(column) for table in tables]) for column in columns]
+    return EventTable(
+        list(chain.from_iterable([table.ids for table in tables])),
+        np.concatenate([table.times for table in tables]),
+        np.concatenate([table.available_at for table in tables]),
+        np.concatenate([table.revisions for table in tables]),
+        columns,
+        np.stack(values, axis=1) if values else np.empty((sum(map(len, tables)), 0)),
+    )
 
 
 def read_table(values: Sequence[bytes], keys: Sequence[bytes]) -> EventTable | None:

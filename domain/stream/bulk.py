@@ -68,14 +68,15 @@ def read_bulk(
     if any(home(key, partitions) != records.partition for key in different):
         return None
     headers: Sequence[Mapping[str, bytes | None]] = records.headers
-    places = list(range(len(keys)))
+    places, events = list(range(len(keys))), table
     if not selected.keys() >= different:
         places = [place for place in places if keys[place] in selected]
         headers = [headers[place] for place in places]
+        events = table.picked(places)
     grown, loads = _loads(headers)
     if not grown:
         return None
-    return Bulk(table.times, places, [selected[keys[place]] for place in places], table.picked(places), loads)
+    return Bulk(table.times, places, [selected[keys[place]] for place in places], events, loads)
 
 
 def _loads(headers: Sequence[Mapping[str, bytes | None]]) -> tuple[bool, tuple[str, list[int]] | None]:

@@ -16,7 +16,7 @@ import msgspec
 
 from domain.market.arrivals import partition_of
 from domain.market.errors import StateInvalidError
-from domain.market.event_runs import EventRun
+from domain.market.event_runs import EventRun, runs_of
 from domain.market.flow import FlowSpec, flow_address
 from domain.market.lanes import Lane, LaneValues, lanes_of
 from domain.market.records import MarketEvent
@@ -118,7 +118,7 @@ class StreamCore:
             if (events.times < before[places]).any() or not identities.are_new(events.ids, bulk.loads):
                 return None
             identities.add_all(events, bulk.instruments, bulk.loads, int(before[places[-1]]))
-            runs = events.runs(bulk.instruments)
+            runs = runs_of(events, bulk.instruments)
             for run in runs:
                 self._lanes[run.instrument].accept_run(run)
         mark.see(int(bulk.times.max()))
