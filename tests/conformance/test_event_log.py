@@ -189,7 +189,7 @@ async def test_a_fence_ends_with_its_lease(under_test: LogUnderTest) -> None:
 
 async def test_a_renewal_prolongs_the_fence(under_test: LogUnderTest) -> None:
     """After a renewal the lease ends a TTL after the renewal was recorded."""
-    await put(under_test, new(LEASE, 1, granted(1, ttl_seconds=2.0)), guard=Vacant(RESOURCE, 0))
+    await put(under_test, new(LEASE, 1, granted(1, ttl_seconds=60.0)), guard=Vacant(RESOURCE, 0))
     renewed = LeaseRenewed(resource=RESOURCE, owner="A", token=1, ttl_seconds=0.05)
     await put(under_test, new(LEASE, 2, renewed), guard=Fence(RESOURCE, "A", 1))
     await under_test.let_pass(0.06)

@@ -166,9 +166,9 @@ def test_whoever_waits_when_it_is_closed_learns_that_it_is_unknown(raw: Callable
     gateway._ask = told  # type: ignore[method-assign, assignment]
     with ThreadPoolExecutor(1) as threads:
         answer = threads.submit(gateway.charge, CHARGE)
-        assert asked.wait(10)
+        assert asked.wait(60)
         gateway.close()
-        assert answer.result(10).outcome is Outcome.UNKNOWN
+        assert answer.result(60).outcome is Outcome.UNKNOWN
 
 
 @pytest.mark.parametrize(

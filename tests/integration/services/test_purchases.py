@@ -355,11 +355,11 @@ def test_four_managers_at_once_come_to_one_end(house: House, method: str, action
         """All arrive before any is answered."""
 
         def charge(self, request: ChargeRequest) -> GatewayAnswer:
-            together.wait(20)
+            together.wait(60)
             return house.books.charge(request)
 
         def find_charge(self, intent_id: str) -> GatewayAnswer:
-            together.wait(20)
+            together.wait(60)
             return house.books.find_charge(intent_id)
 
     def work() -> None:

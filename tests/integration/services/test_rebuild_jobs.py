@@ -455,7 +455,7 @@ def test_what_a_job_leaves_that_ends_by_its_deaths_is_dropped(rig: Rig, monkeypa
         job_id = rig.request("runs", **document)
         for attempt in range(aggregate.ATTEMPTS_MAX):
             with faultpoints.armed(dies_at(rebuildable.COPY_COMPARE_BEFORE)), pytest.raises(CrashError):
-                rig.until_taken(f"dying-{attempt}", ttl_seconds=0.4)
+                rig.until_taken(f"dying-{attempt}", ttl_seconds=1.2)
             assert rebuild.drop_left(left) == []
         runner = rig.runner("last")
         for _ in patiently():

@@ -114,12 +114,13 @@ def test_who_may_be_offered_a_stream_run(rig: StreamRig, log: Log, topic: str) -
     assert "STREAM" not in lanes
     assert offered()
     stop = threading.Event()
-    thread = threading.Thread(target=rig.worker(lease_ttl_seconds=2.0).run, args=(run_id, stop))
+    thread = threading.Thread(target=rig.worker(lease_ttl_seconds=20.0).run, args=(run_id, stop))
     thread.start()
     rig.happenings.wait_for("stream.committed")
     assert not offered()
     stop.set()
-    thread.join(30)
+    thread.join(60)
+    assert not thread.is_alive()
     assert offered()
     assert rig.work(run_id, total_records=0).token == 2
     assert offered()
@@ -139,7 +140,7 @@ def test_an_owner_is_taken_over_at_its_last_commit(rig: StreamRig, topic: str) -
 
     rig.happenings.on = die
     with pytest.raises(Crash):
-        rig.work(run_id, checkpoint_records=40, lease_ttl_seconds=1.0)
+        rig.work(run_id, checkpoint_records=40, lease_ttl_seconds=4.0)
     rig.happenings.on = lambda event: None
     rig.work(run_id, standby=True)
     golden(rig, run_id, THIRTEEN_COUNTS, token=2)
@@ -160,7 +161,7 @@ def test_a_broker_that_is_killed_under_a_running_worker_is_waited_for(
     rig.happenings.wait_for("stream.committed", 2)
     mortal_broker.kill()
     mortal_broker.start()
-    thread.join(60)
+    thread.join(120)
     broker.close()
     assert [outcome.state for outcome in outcomes] == [RunState.SUCCEEDED]
     golden(rig, run_id, THIRTEEN_COUNTS)

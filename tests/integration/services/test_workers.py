@@ -255,15 +255,15 @@ async def test_a_late_wake_publishes_nothing(floor: Floor, tmp_path: Path) -> No
         taken_over.wait(60)
 
     rig.computation.on_compute = compute
-    late = asyncio.create_task(rig.worker("A", lease_ttl_seconds=0.3, border_read_seconds=60.0).run_once())
-    await asyncio.wait_for(computing.wait(), 20)
+    late = asyncio.create_task(rig.worker("A", lease_ttl_seconds=2.0, border_read_seconds=60.0).run_once())
+    await asyncio.wait_for(computing.wait(), 60)
     await rig.happenings.wait_for("run.stalled")
     rig.computation.on_compute = lambda border, tick: None
     await orphaned(floor, run_id)
     assert await rig.worker("B").run_once() == 1
     before = await asyncio.to_thread(floor.log.high_water_mark)
     taken_over.set()
-    await asyncio.wait_for(late, 20)
+    await asyncio.wait_for(late, 60)
     assert await asyncio.to_thread(floor.log.high_water_mark) == before
     run = await rig.run(run_id)
     assert (run.state, run.token, run.owner) == (RunState.SUCCEEDED, 2, "B")
