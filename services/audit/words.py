@@ -18,7 +18,7 @@ READ_MODELS: Final = (
 UNCOMPARED: Final = (
     "Not compared: commands of process managers (an operator may have discarded or replayed them), old copies and copies that are"
     " being built (nobody is served from them), reservations of runs (a hint), mail addresses (outside the log, so that they can be"
-    " erased)."
+    " erased), staged rows whose artifact is lost (nothing is left to compare them with)."
 )
 
 
