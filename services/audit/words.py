@@ -15,6 +15,11 @@ READ_MODELS: Final = (
     " agree with what was written."
 )
 
+BOOKKEEPING: Final = (
+    "Which copies are served, how far they are and which events they were to pass over is taken from the tables projections and"
+    " projection_skips as they stand: whoever changes those as well can have a read model left out, or a row excused."
+)
+
 UNCOMPARED: Final = (
     "Not compared: commands of process managers (an operator may have discarded or replayed them), old copies and copies that are"
     " being built (nobody is served from them), reservations of runs (a hint), mail addresses (outside the log, so that they can be"
@@ -55,5 +60,6 @@ def cannot_exclude(seals: AuditedSeals, position: int) -> tuple[str, ...]:
         FORGED,
         "Whoever holds the key of the seals, or can replace seals and their noted number together, can seal another past.",
         READ_MODELS,
+        BOOKKEEPING,
         UNCOMPARED,
     )
