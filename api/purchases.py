@@ -178,12 +178,12 @@ def _of_buyers(handlers: "_Handlers", bytes_max: int) -> Iterator[Operation]:
 
 
 def _of_operators(handlers: "_Handlers") -> Iterator[Operation]:
-    for word, settlement in _WORDS.items():
+    for settlement in Settlement:
         yield Operation(
             name=f"settleAs{settlement.value.title().replace('_', '')}",
             method="POST",
-            path=f"/v1/purchases/{{purchase_id}}/settle-as-{word}",
-            summary=f"Say, having asked the gateway by hand, that the purchase was {word.replace('-', ' ')}",
+            path=f"/v1/purchases/{{purchase_id}}/settle-as-{settlement.word}",
+            summary=f"Say, having asked the gateway by hand, that the purchase was {settlement.word.replace('-', ' ')}",
             tag="purchases",
             scope=Scope.OPERATE,
             parameters=(_PURCHASE,),
@@ -215,13 +215,6 @@ def _of_operators(handlers: "_Handlers") -> Iterator[Operation]:
         problems=(422,),
         handler=handlers.erase,
     )
-
-
-_WORDS: Final = {
-    "charged": Settlement.CHARGED,
-    "not-charged": Settlement.NOT_CHARGED,
-    "refunded": Settlement.REFUNDED,
-}
 
 
 def _looking(name: str, path: str, summary: str, handler: Any, document: type[Any], *more: Parameter) -> Operation:

@@ -5,15 +5,15 @@ to be listed; no two subjects share a place. What must stay true: looking change
 one more line in `alert_sources`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final, Protocol
 
 import msgspec
 
 from domain.discrepancies.aggregate import DiscrepancyState
-from domain.purchases.messages import Alert
-from domain.purchases.saga import SagaState
+from domain.purchases.messages import Alert, Settlement
+from domain.purchases.saga import SETTLEMENTS, SagaState
 from projections.discrepancies.postgres import DiscrepanciesReader
 from projections.discrepancies.projection import DiscrepancyRow
 from projections.purchases.postgres import PurchasesReader
@@ -29,17 +29,6 @@ PURCHASES: Final = "purchases"
 
 PURCHASE_KINDS: Final = tuple(kind.value for kind in Alert)
 """Kinds of alerts that purchases have."""
-
-PURCHASES_SETTLE: Final = "finaz purchase settle PURCHASE_ID charged|not-charged|refunded --note TEXT"
-"""The command that settles alerts of purchases; the list of alerts says with which word."""
-
-_WORDS: Final = {
-    SagaState.UNKNOWN_EXPIRED: "charged|not-charged",
-    SagaState.COMPENSATION_PENDING: "refunded",
-    SagaState.CONFIRMED: "refunded",
-    SagaState.COMPENSATED: "refunded",
-}
-"""What an operator may say of a purchase with alerts, by its state; in the others nothing yet, it goes on by itself."""
 
 
 class AlertView(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,10 +109,15 @@ def _of_discrepancy(row: DiscrepancyRow) -> AlertView:
 
 
 def _settling(row: PurchaseRow) -> str:
-    words = _WORDS.get(SagaState(row.state))
+    words = SETTLEMENTS.get(SagaState(row.state))
     if words is None:
         return f"nothing yet, it is {row.state} and goes on by itself: finaz purchase status {row.purchase_id}"
-    return f"finaz purchase settle {row.purchase_id} {words} --note TEXT"
+    return settle_command(row.purchase_id, words)
+
+
+def settle_command(purchase_id: str, words: Iterable[Settlement]) -> str:
+    """The command that settles the alerts of a purchase with one of these words."""
+    return f"finaz purchase settle {purchase_id} {'|'.join(word.word for word in words)} --note TEXT"
 
 
 def _of_purchase(row: PurchaseRow) -> AlertView:

@@ -15,12 +15,13 @@ from domain.discrepancies.messages import DiscrepancyKind, ResolveAlert
 from domain.errors import AlertNotFoundError, BodyInvalidError
 from domain.events import Metadata
 from domain.identity import discrepancy_stream
+from domain.purchases.messages import Settlement
 from projections.reading import PAGE_ROWS_MAX, Page, checked_limit, page_of, place_of
 from projections.registry import OPTIONAL, PROCESS_MANAGERS, PROJECTIONS
 from projections.status import Projections
 from services import effects
 from services.adapters.manager_store import DEAD_LETTERS_MAX, DeadLetter, ManagerOperations
-from services.alert_sources import NEWEST, PURCHASE_KINDS, PURCHASES_SETTLE, AlertSource, AlertView
+from services.alert_sources import NEWEST, PURCHASE_KINDS, AlertSource, AlertView, settle_command
 from services.ports import Append, EventLog, NewEvent
 
 __all__ = [
@@ -85,11 +86,7 @@ class Alerts:
         )
 
     async def resolve(self, kind: str, subject: str, principal: str, note: str) -> int:
-        """An operator's word that one of the reconciler's alerts was dealt with; the event's position.
-
-        Raises `AlertNotFoundError`, which says for kinds of another source what settles them.
-        """
-        refuse_others(kind, at="kind")
+        """Say that one of the reconciler's alerts was dealt with; the event's position. Raises `AlertNotFoundError`."""
         stream = discrepancy_stream(kind, subject)
         events = (await self._log.read_streams([stream])).streams[stream]
         discrepancy = Discrepancy()
@@ -138,7 +135,7 @@ def refuse_others(kind: str, *, at: str) -> None:
         raise AlertNotFoundError(
             f"{kind} is an alert of a purchase, which is settled by what the gateway did",
             at=at,
-            expected=PURCHASES_SETTLE,
+            expected=settle_command("PURCHASE_ID", Settlement),
         )
 
 

@@ -74,6 +74,7 @@ from domain.purchases.messages_seats import (
 from domain.purchases.saga import (
     DETAIL_CHARACTERS_MAX,
     OVERDUE_SECONDS,
+    SETTLEMENTS,
     Saga,
     SagaState,
     alert,
@@ -338,8 +339,8 @@ def _settled(saga: Saga, command: SettlePurchase, now: datetime) -> Iterator[Eve
         raise BodyInvalidError("a note is needed", at="$.note", expected=f"1 to {NOTE_CHARACTERS_MAX} characters")
     refund = command.settlement is Settlement.REFUNDED
     needed = SagaState.COMPENSATION_PENDING if refund else SagaState.UNKNOWN_EXPIRED
-    ended = saga.state in (SagaState.CONFIRMED, SagaState.COMPENSATED)
-    if not (saga.alerts if refund and ended else saga.state is needed and (not refund or saga.owed)):
+    asked = saga.owed if saga.state is SagaState.COMPENSATION_PENDING else saga.alerts
+    if command.settlement not in SETTLEMENTS.get(saga.state, ()) or (refund and not asked):
         raise RefusedError(
             f"a purchase that is {saga.state.value} cannot be settled so", at=saga.purchase_id, expected=needed.value
         )

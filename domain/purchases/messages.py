@@ -58,6 +58,11 @@ class Settlement(Enum):
     NOT_CHARGED = "NOT_CHARGED"
     REFUNDED = "REFUNDED"
 
+    @property
+    def word(self) -> str:
+        """As an operator writes it."""
+        return self.value.lower().replace("_", "-")
+
 
 class EntryKind(Enum):
     """What an entry of the ledger records; one of each per intent."""

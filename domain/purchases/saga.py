@@ -6,7 +6,7 @@ charge if the gateway keeps its promise, and each further one, known by its gate
 in as arguments, by the business clock. Pure.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -32,6 +32,7 @@ from domain.purchases.messages import (
     ReconciliationAttempted,
     RefundAttempted,
     SagaTransition,
+    Settlement,
     Source,
     UnknownExpired,
 )
@@ -101,6 +102,14 @@ SAGA_TRANSITIONS: Final = TransitionTable[SagaState](
         (_S.COMPENSATED, CompensationBegun): _S.COMPENSATION_PENDING,
     },
 )
+
+SETTLEMENTS: Final[Mapping[SagaState, tuple[Settlement, ...]]] = {
+    _S.UNKNOWN_EXPIRED: (Settlement.CHARGED, Settlement.NOT_CHARGED),
+    _S.COMPENSATION_PENDING: (Settlement.REFUNDED,),
+    _S.CONFIRMED: (Settlement.REFUNDED,),
+    _S.COMPENSATED: (Settlement.REFUNDED,),
+}
+"""What an operator may say in each state: of a refund where one is owed, or at an end where there are alerts; elsewhere nothing."""
 
 AWAITING: Final = (_S.PENDING, _S.UNKNOWN, _S.UNKNOWN_EXPIRED)
 """States in which it is not known whether the buyer was charged."""

@@ -15,7 +15,7 @@ from domain.purchases.messages import Alert, Settlement, SettlePurchase
 from domain.purchases.saga import Saga, SagaState
 from projections.discrepancies.projection import DiscrepancyRow
 from projections.purchases.projection import PurchaseRow
-from services.alert_sources import PURCHASE_KINDS, PURCHASES_SETTLE, PurchaseAlerts, ReconcilerAlerts
+from services.alert_sources import PURCHASE_KINDS, PurchaseAlerts, ReconcilerAlerts, settle_command
 from services.alerts import refuse_others
 
 AT = datetime(2026, 1, 5, tzinfo=UTC)
@@ -65,7 +65,7 @@ def test_an_alert_of_a_purchase_names_the_words_that_its_state_takes(state: Saga
     (found,) = PurchaseAlerts(Rows(purchase_in(state, kind))).newest("ALERTED", 10, 10)
     charges = ("ch_1",) if state is SagaState.COMPENSATION_PENDING else ()
     saga = Saga(state=state, purchase_id="res_1", amount_minor=1000, currency="EUR", charges=charges, alerts=(kind,))
-    taken = [word.value.lower().replace("_", "-") for word in Settlement if accepts(saga, word)]
+    taken = [word.word for word in Settlement if accepts(saga, word)]
     said = found.view.settle_with
     if taken:
         assert said == f"finaz purchase settle res_1 {'|'.join(taken)} --note TEXT"
@@ -100,8 +100,11 @@ def test_a_kind_of_purchases_is_told_what_settles_it(kind: str) -> None:
     """Resolving it like one of the reconciler's is refused with the command that is right; no kind is both."""
     with pytest.raises(AlertNotFoundError) as caught:
         refuse_others(kind, at="kind")
-    assert (caught.value.expected, kind in DiscrepancyKind.__members__) == (PURCHASES_SETTLE, False)
-    assert {word.value.lower().replace("_", "-") for word in Settlement} == set(PURCHASES_SETTLE.split()[4].split("|"))
+    assert (caught.value.expected, kind in DiscrepancyKind.__members__) == (
+        settle_command("PURCHASE_ID", Settlement),
+        False,
+    )
+    assert settle_command("res_1", Settlement) == "finaz purchase settle res_1 charged|not-charged|refunded --note TEXT"
 
 
 @pytest.mark.parametrize("kind", [*(kind.value for kind in DiscrepancyKind), "NO_KIND"])
