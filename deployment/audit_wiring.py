@@ -114,7 +114,7 @@ def memories() -> tuple[Memory, ...]:
 
 
 def snapshots(part: Part, snapshot: Snapshot) -> SnapshotsCheck:
-    """The check of the snapshots that services read on from."""
+    """The check of the snapshots of states that services read on from."""
     return SnapshotsCheck(part, snapshot, FOLDS_WITH_SNAPSHOTS)
 
 

@@ -136,7 +136,7 @@ def claim(head: JobHead, runner: Runner, now: datetime, new_id: NewId) -> Append
     if not head.job.is_due(now) or head.lease.is_live(now):
         return None
     step = acquired(head.lease, runner.owner, runner.ttl_seconds, now, runner.label)
-    events = decide(head.job, StartJob(runner.owner, step.token))
+    events = decide(head.job, StartJob(runner.owner, step.event.token))
     granted = (step.event,) if isinstance(events[-1], JobStarted) else ()
     return _append(head, granted, events, _freed(head, events), step.guard, new_id)
 

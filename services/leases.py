@@ -12,18 +12,17 @@ from datetime import datetime
 
 import msgspec
 
-from domain.events import Event, Recorded
+from domain.events import Recorded
 from domain.leases.aggregate import Lease, decide, evolve
 from domain.leases.messages import AcquireLease, LeaseGranted, LeaseReleased, LeaseRenewed
 from services.ports import Fence, Guard, Vacant
 
 
 class LeaseStep(msgspec.Struct, frozen=True):
-    """One event on the lease's stream, the guard that its append must carry, and the token that holds once it is accepted."""
+    """One event on the lease's stream, whose token holds once it is accepted, and the guard that its append must carry."""
 
-    event: Event
+    event: LeaseGranted | LeaseRenewed | LeaseReleased
     guard: Guard
-    token: int
 
 
 def fold_lease(resource: str, events: Sequence[Recorded]) -> Lease:
@@ -41,17 +40,18 @@ def acquired(lease: Lease, owner: str, ttl_seconds: float, now: datetime, label:
     """
     (event,) = decide(lease, AcquireLease(lease.resource, owner, ttl_seconds, label), now)
     if isinstance(event, LeaseGranted):
-        return LeaseStep(event, Vacant(lease.resource, lease.token), event.token)
-    return LeaseStep(event, Fence(lease.resource, owner, lease.token), lease.token)
+        return LeaseStep(event, Vacant(lease.resource, lease.token))
+    assert isinstance(event, LeaseRenewed)
+    return LeaseStep(event, Fence(lease.resource, owner, lease.token))
 
 
 def renewed(fence: Fence, ttl_seconds: float) -> LeaseStep:
     """Prolong the lease by its TTL from the moment of recording. The log refuses it once the lease is lost or has run out."""
     event = LeaseRenewed(resource=fence.resource, owner=fence.owner, token=fence.token, ttl_seconds=ttl_seconds)
-    return LeaseStep(event, fence, fence.token)
+    return LeaseStep(event, fence)
 
 
 def released(fence: Fence) -> LeaseStep:
     """Give the lease back. The log refuses it once the lease is lost or has run out."""
     event = LeaseReleased(resource=fence.resource, owner=fence.owner, token=fence.token)
-    return LeaseStep(event, fence, fence.token)
+    return LeaseStep(event, fence)

@@ -92,7 +92,7 @@ def claim(head: Head, claimant: Claimant, now: datetime, new_id: NewId) -> Appen
     if head.run.state is not RunState.QUEUED or head.lease.is_live(now):
         return None
     step = acquired(head.lease, claimant.owner, claimant.ttl_seconds, now, claimant.label)
-    events = decide(head.run, StartRun(claimant.owner, step.token), now)
+    events = decide(head.run, StartRun(claimant.owner, step.event.token), now)
     granted = (step.event,) if isinstance(events[-1], RunStarted) else ()
     return _append(head, granted, events, step.guard, new_id)
 

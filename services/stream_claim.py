@@ -181,7 +181,7 @@ class Claims:
     def _handoff(self, head: Head, standing: Standing, now: datetime) -> Append:
         claimant = self._claimant
         step = acquired(head.lease, claimant.owner, claimant.ttl_seconds, now, claimant.label)
-        token, owner = step.token, claimant.owner
+        token, owner = step.event.token, claimant.owner
         handed = RunHandedOff(run_id=head.run_id, token=token, previous_token=head.run.token, owner=owner)
         manifest = handoff_manifest(head, standing, owner, token)
         wanted = self._append(head, (handed,), (step.event,))

@@ -172,8 +172,8 @@ class Session:
         """Give the lease back; the run goes on with its next owner. The position."""
         tools = self.tools
         with self.keeper.holding() as head:
+            event = released(self.keeper.fence).event
             for _ in range(CONFLICT_RETRIES_MAX):
-                event = released(self.keeper.fence).event
                 news = NewEvent(lease_stream(self.run_id), head.lease_version + 1, event, tools.new_id())
                 try:
                     return self._append((news,)).position

@@ -1,4 +1,4 @@
-"""Are the snapshots of long streams what the events make? Each is folded again up to its version, and compared to the byte.
+"""Are the snapshots of states what the events make? Each stream is folded again up to its version, and compared to the byte.
 
 A snapshot is a cache that may be emptied, so a missing one is none of the audit's business; but services read on from one that is
 there: from which checkpoint a stream run is restored, say. What must stay true: those of a schema that no service reads are passed

@@ -95,7 +95,7 @@ class LogSnapshot:
         return self.rows(_SQL["events_of_category"], {"first": f"{name}/", "beyond": f"{name}0"})
 
     def snapshots(self) -> Iterator[Any]:
-        """The snapshots of long streams: stream, version, topic of the fold, document."""
+        """The snapshots of states: stream, version, topic of the fold, document."""
         return self.rows(_SQL["snapshots"])
 
     def event_pages(self, after: int, up_to: int) -> Iterator[Sequence[ChainRow]]:

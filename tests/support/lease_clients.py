@@ -53,7 +53,7 @@ class LeaseClient:
                 appended = await self._append(resource, events, step)
             except (VersionConflictError, LeaseHeldError, StaleFenceError):
                 continue
-            return Grant(fence=Fence(resource, owner, step.token), ttl_seconds=ttl_seconds, appended=appended)
+            return Grant(fence=Fence(resource, owner, step.event.token), ttl_seconds=ttl_seconds, appended=appended)
         raise LeaseHeldError("the lease kept changing hands", at=resource)
 
     async def renew(self, grant: Grant) -> Grant:
