@@ -159,6 +159,7 @@ def _zombie_phase(stage: Stage, run_id: str, say: Say, planted: bool) -> Phase:
         instants["a_stopped"] = stage.now()
         say("A is stopped; its lease runs out")
     facts["a_state"] = a.state()
+    # An awake A (planted) finishes the run instead; then A and B end in any order.
     stage.wait("B's lease or the end of A or B without it", lambda: _taken(stage, run_id) or a.is_over() or b.is_over())
     facts["a_lines_asleep"] = len(a.actor().lines)
     instants["b_seen"] = stage.now()
@@ -208,7 +209,7 @@ def _of(stage: Stage, run_id: str, topic: str) -> list[dict[str, Any]]:
 
 
 def _taken(stage: Stage, run_id: str) -> bool:
-    """Whether a second owner has the run. An awake A (planted) finishes it instead; then A and B end in any order."""
+    """Whether a second owner has the run."""
     return len(_of(stage, run_id, "lease.granted.v1")) > 1
 
 

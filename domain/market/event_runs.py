@@ -24,7 +24,7 @@ class EventRun(msgspec.Struct, frozen=True, eq=False):
     events: EventTable
 
     def __len__(self) -> int:
-        return len(self.events.ids)
+        return len(self.events)
 
     def __iter__(self) -> Iterator[MarketEvent]:
         events = self.events

@@ -180,11 +180,8 @@ def test_a_replay_shows_the_faults_it_was_made_with(up: Up, snapshot: str) -> No
 def test_a_failed_run_fails_its_command(up: Up, snapshot: str) -> None:
     """A run that ends FAILED makes `--wait` end with status 1 and the run's own code; so does watching it later."""
     flow = parse(fixture_path("flows/01_A_feature.json").read_bytes())
-    flow["clock"] = {
-        "kind": "interval",
-        "length_seconds": 1,
-        "empty_cells_max": 0,
-    }  # the fixture's events are further apart
+    # the fixture's events are further apart, which only a run can tell
+    flow["clock"] = {"kind": "interval", "length_seconds": 1, "empty_cells_max": 0}
     arguments = ("run", "submit", "--flow", "-", "--snapshot", snapshot, "--as-of", AS_OF, "--key", "fails", "--wait")
     done = up.finaz(*arguments, "--json", stdin=json.dumps(flow))
     assert done.returncode == 1
